@@ -1,0 +1,1 @@
+"""The `deploy-kit` command: one module a subcommand, loaded only when it is called."""

@@ -1,0 +1,36 @@
+"""`deploy-kit plan`: resolve a profile and show the whole plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(
+    epilog="Example: deploy-kit plan eagle3 --host rtx-pro-6000-x8 --model kimi-k2.5 --lever pcie-ipc --json"
+)
+def plan(
+    profile: str = typer.Argument(help="baseline, eagle3, eagle3-2step, eagle3-k2, eagle3-adaptive, ngram"),
+    host: str | None = typer.Option(None, "--host", help="A host's name in configs/hosts, or a host file."),
+    stack: str | None = typer.Option(None, "--stack", help="A stack's name in configs/stacks."),
+    model: str | None = typer.Option(None, "--model", help="A model's name in configs/models."),
+    lever: list[str] = typer.Option([], "--lever", help="A lever's name in configs/levers; may be repeated."),
+    configs: Path | None = typer.Option(None, "--configs", help="The folder that holds the configurations."),
+    as_json: bool = typer.Option(False, "--json", help="Print the plan as JSON."),
+) -> None:
+    """Resolve PROFILE with a stack, a model, a host and levers to argv, environment, mounts, CPU set,
+    image and an id. Nothing is started or changed."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.output import print_json, stdout_console
+    from deploy_kit.plan.describe import describe
+    from deploy_kit.plan.resolve import resolve
+
+    catalog = Catalog.find(configs)
+    resolved = resolve(catalog, profile, host=host, stack=stack, model=model, levers=lever)
+    if as_json:
+        print_json(resolved.as_dict())
+    else:
+        stdout_console().print(describe(resolved))
