@@ -17,6 +17,7 @@ def plan(
     host: str | None = typer.Option(None, "--host", help="A host's name in configs/hosts, or a host file."),
     stack: str | None = typer.Option(None, "--stack", help="A stack's name in configs/stacks."),
     model: str | None = typer.Option(None, "--model", help="A model's name in configs/models."),
+    drafter: str | None = typer.Option(None, "--drafter", help="Another drafter of the model's file."),
     lever: list[str] = typer.Option([], "--lever", help="A lever's name in configs/levers; may be repeated."),
     configs: Path | None = typer.Option(None, "--configs", help="The folder that holds the configurations."),
     as_json: bool = typer.Option(False, "--json", help="Print the plan as JSON."),
@@ -24,13 +25,13 @@ def plan(
     """Resolve PROFILE with a stack, a model, a host and levers to argv, environment, mounts, CPU set,
     image and an id. Nothing is started or changed."""
     from deploy_kit.configs.catalog import Catalog
-    from deploy_kit.output import print_json, stdout_console
+    from deploy_kit.output import print_json
     from deploy_kit.plan.describe import describe
     from deploy_kit.plan.resolve import resolve
 
     catalog = Catalog.find(configs)
-    resolved = resolve(catalog, profile, host=host, stack=stack, model=model, levers=lever)
+    resolved = resolve(catalog, profile, host=host, stack=stack, model=model, drafter=drafter, levers=lever)
     if as_json:
         print_json(resolved.as_dict())
     else:
-        stdout_console().print(describe(resolved))
+        typer.echo(describe(resolved))

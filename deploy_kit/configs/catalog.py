@@ -1,0 +1,168 @@
+"""Finding and loading configuration files by name."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from deploy_kit.configs.schema import Host, Lever, Model, Profile, Stack, Strict
+from deploy_kit.errors import DeployKitError, nearest_names
+from deploy_kit.exit_codes import ExitCode
+from deploy_kit.files import read_text
+
+Kind = TypeVar("Kind", Stack, Model, Host, Profile, Lever)
+
+_FOLDERS: dict[type[Strict], str] = {
+    Stack: "stacks",
+    Model: "models",
+    Host: "hosts",
+    Profile: "profiles",
+    Lever: "levers",
+}
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The folder configs/: one file per stack, model, host, profile and lever."""
+
+    folder: Path
+
+    @classmethod
+    def find(cls, folder: Path | None = None) -> Catalog:
+        """Return the catalog in `folder`, else in $DEPLOY_KIT_CONFIGS, else beside the package or in the
+        working directory; a `DeployKitError` says where it was looked for."""
+        if folder is None and os.environ.get("DEPLOY_KIT_CONFIGS"):
+            folder = Path(os.environ["DEPLOY_KIT_CONFIGS"])
+        places = (
+            [folder]
+            if folder is not None
+            else [Path.cwd() / "configs", Path(__file__).parents[2] / "configs"]
+        )
+        for place in places:
+            if (place / "profiles").is_dir():
+                return cls(place)
+        raise DeployKitError(
+            "the configurations are not there",
+            key="--configs or DEPLOY_KIT_CONFIGS",
+            found=", ".join(f"no {place}/profiles" for place in places),
+            remedy="run from the repository's root, or name the folder that holds stacks/, models/, hosts/ …",
+            exit_code=ExitCode.CONFIG,
+        )
+
+    def names(self, kind: type[Kind]) -> list[str]:
+        """Return the names there are of this kind, sorted."""
+        return sorted(path.stem for path in (self.folder / _FOLDERS[kind]).glob("*.toml"))
+
+    def load(self, kind: type[Kind], name: str) -> Kind:
+        """Return the configuration called `name`; when there is none, the error offers the nearest names."""
+        path = self.folder / _FOLDERS[kind] / f"{name}.toml"
+        known = self.names(kind)
+        if name not in known:
+            word = kind.__name__.lower()
+            raise DeployKitError(
+                f"no such {word}: {name}",
+                file=self.folder / _FOLDERS[kind],
+                found=name,
+                allowed=nearest_names(name, known) or known,
+                remedy=f"use one of these, or add {_FOLDERS[kind]}/{name}.toml",
+                exit_code=ExitCode.UNKNOWN_NAME,
+            )
+        loaded = load_file(kind, path)
+        if loaded.name != name:
+            raise DeployKitError(
+                f"a {kind.__name__.lower()} file must be called by its name",
+                file=path,
+                key="name",
+                found=loaded.name,
+                allowed=name,
+                remedy="rename the file or correct the key; two files with one name are refused this way",
+                exit_code=ExitCode.CONFIG,
+            )
+        return loaded
+
+    def host(self, name_or_file: str) -> Host:
+        """Return the host called so, or the one in that file when a path is given."""
+        if "/" in name_or_file or name_or_file.endswith(".toml"):
+            return load_file(Host, Path(name_or_file))
+        return self.load(Host, name_or_file)
+
+
+def load_file(kind: type[Kind], path: Path) -> Kind:
+    """Read one TOML file and check it; errors name the file, the key, what was found and what is allowed."""
+    word = kind.__name__.lower()
+    try:
+        table = tomllib.loads(read_text(path, what=f"{word} file"))
+    except tomllib.TOMLDecodeError as error:
+        raise DeployKitError(
+            f"this {word} file is not TOML: {error}", file=path, exit_code=ExitCode.CONFIG
+        ) from error
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        raise _config_error(kind, path, error) from error
+
+
+def _config_error(kind: type[Strict], path: Path, error: ValidationError) -> DeployKitError:
+    first = error.errors(include_url=False)[0]
+    location = [str(part) for part in first["loc"]]
+    more = error.error_count() - 1
+    suffix = f" (and {more} more problem{'s' if more > 1 else ''} in this file)" if more else ""
+    key = ".".join(location) or None
+    found: object = first.get("input")
+    allowed: object = None
+    message = str(first["msg"])
+    if first["type"] == "extra_forbidden":
+        known = _keys_at(kind, location[:-1])
+        message = "unknown key"
+        found = location[-1]
+        allowed = nearest_names(location[-1], known) or known
+    elif first["type"] == "missing":
+        message = "missing key"
+        found = "nothing"
+    elif first["type"] == "value_error":
+        # Ours, from a validator that looks at several keys: "key: what is wrong".
+        text = message.removeprefix("Value error, ")
+        named, _, rest = text.partition(": ")
+        key, message, found = (named if not key else f"{key}.{named}"), rest or text, None
+    elif first["type"] == "literal_error":
+        allowed = first.get("ctx", {}).get("expected")
+    elif first["type"] == "string_pattern_mismatch":
+        allowed = f"text that matches {first.get('ctx', {}).get('pattern')}"
+    if found is not None and not isinstance(found, str):
+        found = f"{found!r} ({type(found).__name__})"
+    return DeployKitError(
+        f"{path.name}: {message}{suffix}",
+        file=path,
+        key=key,
+        found=found,
+        allowed=allowed,
+        remedy="correct the file; docs/configs.md lists every key",
+        exit_code=ExitCode.CONFIG,
+    )
+
+
+def _keys_at(kind: type[Strict], location: list[str]) -> list[str]:
+    """Return the keys that a table inside `kind` may have, as far as the location leads."""
+    current: Any = kind
+    for part in location:
+        fields = getattr(current, "model_fields", {})
+        if part in fields:
+            current = _inner_model(fields[part].annotation)
+        if current is None:
+            return []
+    return sorted(getattr(current, "model_fields", {}))
+
+
+def _inner_model(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _inner_model(argument)
+        if found is not None:
+            return found
+    return None

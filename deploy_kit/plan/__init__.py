@@ -1,0 +1,1 @@
+"""Resolving stack x model x host x profile x levers to a plan: pure, deterministic, printable."""
