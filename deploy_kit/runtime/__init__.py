@@ -1,0 +1,1 @@
+"""Running an engine for a plan: child process, readiness, state, exit."""
