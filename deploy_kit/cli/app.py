@@ -61,7 +61,9 @@ class LazyGroup(TyperGroup):
         module, text = COMMANDS[cmd_name]
         if "--help" in sys.argv[1:2] or _completing_names():
             return _HelpOnly(name=cmd_name, help=text)
-        command = typer.main.get_command(importlib.import_module(module).app)
+        subcommand: typer.Typer = importlib.import_module(module).app
+        subcommand.rich_markup_mode = None  # plain help everywhere: fast, and the same in a pipe
+        command = typer.main.get_command(subcommand)
         command.name = cmd_name
         command.short_help = text
         return command

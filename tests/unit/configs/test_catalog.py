@@ -1,0 +1,153 @@
+"""Configuration files: the shipped ones load, bad ones are refused with file, key, found and allowed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deploy_kit.configs.catalog import Catalog, load_file
+from deploy_kit.configs.schema import Host, Lever, Model, Profile, Stack, version_tuple
+from deploy_kit.errors import DeployKitError
+from deploy_kit.exit_codes import ExitCode
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    return tmp_path / "configs"
+
+
+@pytest.mark.parametrize("kind", [Stack, Model, Host, Profile, Lever])
+def test_every_shipped_file_loads(kind: type) -> None:
+    catalog = Catalog(CONFIGS)
+    names = catalog.names(kind)
+    assert names
+    for name in names:
+        assert catalog.load(kind, name).name == name
+
+
+def refusal(path: Path, kind: type, text: str) -> DeployKitError:
+    path.write_text(text)
+    with pytest.raises(DeployKitError) as caught:
+        load_file(kind, path)
+    assert caught.value.file == str(path)
+    return caught.value
+
+
+def test_unknown_name_offers_the_nearest() -> None:
+    with pytest.raises(DeployKitError) as caught:
+        Catalog(CONFIGS).load(Profile, "eagel3")
+    assert caught.value.exit_code is ExitCode.UNKNOWN_NAME
+    assert (caught.value.allowed or "").startswith("eagle3")
+
+
+def test_unknown_key_names_it_and_the_nearest_allowed(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "p.toml", Profile, 'name = "p"\ndescription = "x"\ndraft_token = 4\n')
+    assert error.summary.endswith("unknown key")
+    assert error.key == "draft_token"
+    assert "draft_tokens" in (error.allowed or "")
+
+
+def test_unknown_key_in_an_inner_table(tmp_path: Path) -> None:
+    text = (CONFIGS / "hosts/rtx-pro-6000-x8.toml").read_text().replace("generation = 5", "generaton = 5")
+    error = refusal(tmp_path / "h.toml", Host, text)
+    assert error.key in ("pcie.generaton", "pcie.generation")
+    assert "problem" in error.summary or "generation" in (error.allowed or "")
+
+
+def test_wrong_type_is_not_converted(tmp_path: Path) -> None:
+    text = (CONFIGS / "hosts/rehearsal.toml").read_text().replace("gpus = 0", 'gpus = "0"')
+    error = refusal(tmp_path / "h.toml", Host, text)
+    assert error.key == "gpus"
+    assert "str" in (error.found or "") or error.found == "0"
+
+
+def test_two_units_are_refused(tmp_path: Path) -> None:
+    text = (CONFIGS / "models/kimi-k2.5.toml").read_text()
+    text = text.replace("weights_gb = 550.0", "weights_gb = 550.0\nweights_bytes = 550000000000")
+    error = refusal(tmp_path / "m.toml", Model, text)
+    assert "two units" in error.summary
+
+
+def test_missing_unit_is_refused(tmp_path: Path) -> None:
+    text = (CONFIGS / "models/kimi-k2.5.toml").read_text().replace("weights_gb = 550.0\n", "")
+    assert "neither is given" in refusal(tmp_path / "m.toml", Model, text).summary
+
+
+def test_broken_toml_says_where(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "p.toml", Profile, 'name = "p\n')
+    assert "line 1" in error.summary
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(DeployKitError):
+        load_file(Profile, tmp_path / "absent.toml")
+
+
+def test_a_file_must_be_called_by_its_name(copy: Path) -> None:
+    shutil.copy(copy / "stacks/current.toml", copy / "stacks/other.toml")
+    with pytest.raises(DeployKitError) as caught:
+        Catalog(copy).load(Stack, "other")
+    assert (caught.value.found, caught.value.allowed) == ("current", "other")
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (("drafter = ", "# "), "drafter"),
+        (("draft_tokens = 4", "draft_tokens = 8"), "draft_tokens"),
+        (("draft_tokens = 4\n", ""), "draft_tokens"),
+        (("steps = 3\n", ""), "steps, topk"),
+        (('speculative_algorithm = "EAGLE3"\n', ""), "drafter"),
+        (('"EAGLE3"', '"EAGEL3"'), "speculative_algorithm"),
+        (("steps = 3", "steps = 0"), "steps"),
+    ],
+)
+def test_profiles_that_sglang_would_accept_silently(
+    tmp_path: Path, change: tuple[str, str], key: str
+) -> None:
+    text = (CONFIGS / "profiles/eagle3.toml").read_text().replace(*change)
+    assert refusal(tmp_path / "p.toml", Profile, text).key == key
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("gpus = [4, 5, 6, 7]", "gpus = [3, 5, 6, 7]"), "once"),
+        (('[nccl]\nNCCL_P2P_LEVEL = "SYS"', '[nccl]\nPATH = "SYS"'), "NCCL_"),
+        (('capability = "12.0"\n', ""), "capability"),
+        (('capability = "12.0"', 'capability = "sm120"'), "pattern"),
+        (('cpus = "0-63,128-191"', 'cpus = "all"'), "pattern"),
+        (("gpu_memory_gib = 96.0\n", ""), "neither"),
+    ],
+)
+def test_hosts_that_contradict_themselves(tmp_path: Path, change: tuple[str, str], words: str) -> None:
+    text = (CONFIGS / "hosts/rtx-pro-6000-x8.toml").read_text().replace(*change)
+    assert words in str(refusal(tmp_path / "h.toml", Host, text))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_mangled_files_never_show_anything_but_our_error(tmp_path: Path, data: st.DataObject) -> None:
+    original = (CONFIGS / "hosts/rtx-pro-6000-x8.toml").read_bytes()
+    start = data.draw(st.integers(0, len(original)))
+    end = data.draw(st.integers(start, min(len(original), start + 40)))
+    path = tmp_path / "h.toml"
+    path.write_bytes(original[:start] + data.draw(st.binary(max_size=12)) + original[end:])
+    try:
+        host = load_file(Host, path)
+    except DeployKitError as error:
+        assert error.file == str(path)
+    else:
+        assert host.gpus >= 1
+
+
+def test_versions_compare_by_number() -> None:
+    assert version_tuple("0.5.9") < version_tuple("0.5.17") < version_tuple("0.5.23")
+    assert version_tuple("2.13.0+cpu") == (2, 13, 0)
