@@ -1,0 +1,1 @@
+"""Following an engine's start from its log, its process and its endpoints: phase, progress, cause of an end."""
