@@ -341,7 +341,8 @@ def _sum_line(bands: Sequence[BandChoice], shares: Mapping[Band, float], choice:
     cycle = f"{shown.cycle_seconds * 1000:.1f} ms"
     return (
         f"{head}{shown.method.label} accept length {shown.accept_length:.2f} / cycle {cycle} = "
-        f"{physics.speed(shown.accept_length, shown.cycle_seconds):.0f} tok/s; break-even {cycle} x "
+        f"{physics.speed(shown.accept_length, shown.cycle_seconds):.0f} tok/s (measured "
+        f"{shown.stream_tokens_per_second:.1f}); break-even {cycle} x "
         f"{plain:.1f} tok/s = {shown.break_even_accept_length:.2f}; "
         f"{shown.accept_length:.2f} {sign} {shown.break_even_accept_length:.2f}"
     )
@@ -393,11 +394,10 @@ def _missing(
     ]
     if BASELINE.profile not in wanted and not any(not method.speculates for method in methods):
         lines.append("baseline: not measured at all")
-    lines.extend(
-        f"{Method('baseline', method.levers).label}: without it, {method.label} may owe its gain to the levers"
-        for method in methods
-        if method.speculates and method.levers and Method("baseline", method.levers) not in methods
-    )
+    for method in methods:
+        plain = Method("baseline", method.levers)
+        if method.speculates and method.levers and plain not in methods:
+            lines += [f"{plain.label}: without it, {method.label} may owe its gain to the levers"]
     for band in bands:
         for method in methods:
             cell = evidence.cells.get((method, band.band))
