@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 CHUNK_BYTES = 65536
@@ -76,14 +77,26 @@ class Engine:
 
     def _end_group(self, signum: int, *, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
+        while living_members(self._process.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signum)
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+
+
+def living_members(group: int, proc: Path = Path("/proc")) -> list[int]:
+    """Return the processes of a group that still run. Zombies are left out: as process 1 of a container we
+    inherit orphans, which count for killpg until they are reaped."""
+    members = []
+    for stat in proc.glob("[0-9]*/stat"):
         try:
-            os.killpg(self._process.pid, signum)
-            while time.monotonic() < deadline:
-                self._process.poll()  # reap the leader, else the group never becomes empty
-                os.killpg(self._process.pid, 0)
-                time.sleep(0.05)
-        except (ProcessLookupError, PermissionError):
-            return
+            state, _parent, process_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(process_group) == group and state not in "ZX":
+            members.append(int(stat.parent.name))
+    return members
 
 
 def _pass_through(
