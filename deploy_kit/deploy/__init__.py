@@ -1,0 +1,1 @@
+"""Bringing plans onto machines: images, playbooks, compose."""

@@ -1,0 +1,293 @@
+"""Building the kit's images on a machine that may reach no container registry.
+
+`python -m deploy_kit.deploy.images build --target rehearsal --tag NAME` is what Ansible's roles call. Where the base
+image's registry does not answer, a base is made from the machine's own Debian packages and takes the base's place under
+its name, so the Dockerfile keeps its digest-pinned FROM. pip's configuration and the CA bundle go into the build as
+secrets, and local wheel folders as a build context: all read from this machine, none left in an image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy_kit.errors import DeployKitError
+from deploy_kit.exit_codes import ExitCode
+from deploy_kit.files import read_text, write_atomically
+from deploy_kit.output import print_error, print_json
+
+LOCAL_BASE = "deploy-kit/base"
+PULL_SECONDS = 60
+# Of pip's configuration, what also means something inside a build. Folders and files of this machine do not.
+_PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout")
+
+
+@dataclass(frozen=True)
+class BuildInputs:
+    """What this machine contributes to a build."""
+
+    pip_configuration: str
+    ca_bundle: Path | None
+    wheels: Path | None
+
+
+def base_image(dockerfile: str) -> str:
+    """Given a Dockerfile's text, return the one image it is based on, with its digest.
+
+    >>> base_image("FROM debian:bookworm@sha256:" + "0" * 64 + " AS debian")[:14]
+    'debian:bookwor'
+    """
+    found = re.findall(r"^FROM\s+(\S+@sha256:[0-9a-f]{64})(?:\s|$)", dockerfile, flags=re.MULTILINE)
+    if len(set(found)) != 1:
+        raise DeployKitError(
+            "the Dockerfile must have exactly one base with a digest",
+            key="FROM",
+            found=found or "none",
+            allowed="FROM NAME:TAG@sha256:…",
+            exit_code=ExitCode.CONFIG,
+        )
+    return str(found[0])
+
+
+def pip_configuration(settings: Mapping[str, str]) -> str:
+    """Given pip's settings ("global.index-url" → value), return a pip.conf for use inside a build.
+
+    Local paths and file: addresses are left out: a build cannot see them.
+    """
+    lines = ["[global]"]
+    for key in _PIP_KEYS:
+        words: list[str] = []
+        for scope in ("global", ":env:", "install"):
+            words += settings.get(f"{scope}.{key}", "").split()
+        words = [word for word in dict.fromkeys(words) if not word.startswith(("file:", "/"))]
+        if words:
+            lines.append(f"{key} = {' '.join(words)}")
+    return "\n".join(lines) + "\n"
+
+
+def parse_pip_settings(text: str) -> dict[str, str]:
+    """Given the output of `pip config list`, return its settings.
+
+    >>> parse_pip_settings("global.timeout='15'")
+    {'global.timeout': '15'}
+    """
+    settings = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition("=")
+        if separator and "." in name:
+            settings[name.strip()] = value.strip().strip("'\"")
+    return settings
+
+
+def wheel_folder(settings: Mapping[str, str]) -> Path | None:
+    """Given pip's settings, return the first local folder among its find-links, when there is one."""
+    for scope in ("global", ":env:", "install"):
+        for word in settings.get(f"{scope}.find-links", "").split():
+            folder = Path(word.removeprefix("file://"))
+            if folder.is_absolute() and folder.is_dir():
+                return folder
+    return None
+
+
+def make_build_flags(
+    inputs: BuildInputs, *, base: str, local_base: str | None, secret_folder: Path
+) -> tuple[str, ...]:
+    """Given what the machine contributes, return the flags of `docker buildx build` that pass it on."""
+    flags = ["--secret", f"id=pip.conf,src={secret_folder / 'pip.conf'}"]
+    if inputs.ca_bundle is not None:
+        flags += ["--secret", f"id=ca.crt,src={inputs.ca_bundle}"]
+    if inputs.wheels is not None:
+        flags += ["--build-context", f"wheels={inputs.wheels}"]
+    if local_base is not None:
+        flags += ["--build-context", f"{base}=docker-image://{local_base}"]
+    return tuple(flags)
+
+
+def read_inputs() -> BuildInputs:
+    """Read this machine's pip configuration, CA bundle and wheel folder."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    settings = parse_pip_settings(listed.stdout)
+    bundle = os.environ.get("SSL_CERT_FILE") or settings.get("global.cert") or settings.get(":env:.cert")
+    path = None if not bundle else Path(bundle)
+    return BuildInputs(
+        pip_configuration=pip_configuration(settings),
+        ca_bundle=path if path is not None and path.is_file() else None,
+        wheels=wheel_folder(settings),
+    )
+
+
+def image_id(name: str) -> str | None:
+    """Return the id of a local image, or None when there is none of this name."""
+    done = subprocess.run(
+        ["docker", "image", "inspect", "--format", "{{.Id}}", name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def ensure_base(base: str) -> str | None:
+    """Make sure a build can start from `base`: return None when it is there or can be pulled, else the name
+    of a local image, made from Debian packages, that takes its place."""
+    if image_id(base) is not None:
+        return None
+    codename = "trixie" if "trixie" in base else "bookworm"
+    local = f"{LOCAL_BASE}:{codename}"
+    if image_id(local) is not None:
+        return local
+    try:
+        pulled = subprocess.run(
+            ["docker", "pull", "--quiet", base],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PULL_SECONDS,
+        )
+        if pulled.returncode == 0:
+            return None
+        reason = (pulled.stderr.strip().splitlines() or ["no reason given"])[-1]
+    except subprocess.TimeoutExpired:
+        reason = f"no answer in {PULL_SECONDS} s"
+    _say(f"the base image cannot be pulled ({reason}); making one from this machine's Debian packages")
+    make_local_base(codename, local)
+    return local
+
+
+def make_local_base(codename: str, name: str) -> None:
+    """Make a minimal Debian image with mmdebstrap from the machine's own apt sources."""
+    if shutil.which("mmdebstrap") is None:
+        raise DeployKitError(
+            "no registry answers and mmdebstrap is not installed",
+            found="neither a base image nor a tool to make one",
+            remedy="apt-get install mmdebstrap, or make the registry reachable",
+            exit_code=ExitCode.DEPLOY_FAILED,
+        )
+    with tempfile.TemporaryDirectory(prefix="deploy-kit-base-") as folder:
+        archive = Path(folder) / "base.tar"
+        sources = debian_sources(codename)
+        _run(
+            [
+                "mmdebstrap",
+                "--quiet",
+                "--variant=minbase",
+                "--include=ca-certificates",
+                codename,
+                str(archive),
+                "-",
+            ],
+            doing="making a base image",
+            text_input=sources,
+        )
+        _run(
+            ["docker", "import", "--change", 'CMD ["bash"]', str(archive), name],
+            doing="importing the base image",
+        )
+
+
+def debian_sources(codename: str) -> str:
+    """Return apt source lines for a Debian release, from the archives this machine itself uses."""
+    done = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME) $(COMPONENT) $(ORIGIN)", "Created-By: Packages"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    return sources_from_targets(done.stdout, codename)
+
+
+def sources_from_targets(targets: str, codename: str) -> str:
+    """Given lines "URI CODENAME COMPONENT ORIGIN", return one-line apt sources of Debian `codename`, its
+    updates and its security archive; on a machine that is not Debian, an error says what to do."""
+    lines = []
+    for line in targets.splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[3] == "Debian" and words[2] == "main" and words[1].startswith(codename):
+            lines.append(f"deb {words[0].rstrip('/')} {words[1]} main")
+    if not any(line.split()[2] == codename for line in lines):
+        raise DeployKitError(
+            f"this machine's apt knows no archive of Debian {codename}",
+            key="apt sources",
+            found=targets.strip() or "nothing",
+            remedy=f"add a source for Debian {codename} main, or make the base image's registry reachable",
+            exit_code=ExitCode.DEPLOY_FAILED,
+        )
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+def build(root: Path, target: str, tag: str, *, revision: str | None = None) -> dict[str, object]:
+    """Build one target of docker/Dockerfile; return the tag, the image's id and whether it changed."""
+    dockerfile = root / "docker/Dockerfile"
+    base = base_image(read_text(dockerfile, what="Dockerfile"))
+    before = image_id(tag)
+    inputs = read_inputs()
+    local_base = ensure_base(base)
+    with tempfile.TemporaryDirectory(prefix="deploy-kit-build-") as folder:
+        secrets = Path(folder)
+        write_atomically(secrets / "pip.conf", inputs.pip_configuration, mode=0o600)
+        command = [
+            "docker", "buildx", "build", "--load", "--progress", "plain", "--file", str(dockerfile), "--target", target,
+            "--tag", tag, *make_build_flags(inputs, base=base, local_base=local_base, secret_folder=secrets),
+        ]  # fmt: skip
+        if revision:
+            command += ["--build-arg", f"REVISION={revision}"]
+        _run([*command, str(root)], doing=f"building {tag}")
+    after = image_id(tag)
+    return {"tag": tag, "id": after, "changed": before != after, "base": local_base or base}
+
+
+def _run(command: Sequence[str], *, doing: str, text_input: str | None = None) -> None:
+    done = subprocess.run(
+        list(command),
+        input=text_input,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        sys.stderr.write("\n".join(done.stdout.splitlines()[-40:]) + "\n")
+        full = "no space left on device" in done.stdout.lower()
+        raise DeployKitError(
+            f"{doing} failed" + (": the disk is full" if full else ""),
+            key=command[0],
+            found=f"exit code {done.returncode}; its last lines are above",
+            remedy="free space (docker system prune), then run it again"
+            if full
+            else "run it again; see the lines above",
+            exit_code=ExitCode.DISK_FULL if full else ExitCode.DEPLOY_FAILED,
+        )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"deploy-kit: {text}\n")
+
+
+def main() -> None:
+    """Command line for Ansible's roles."""
+    parser = argparse.ArgumentParser(prog="deploy_kit.deploy.images")
+    parser.add_argument("action", choices=["build"])
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--tag", required=True)
+    parser.add_argument("--root", type=Path, default=Path.cwd())
+    parser.add_argument("--revision")
+    arguments = parser.parse_args()
+    try:
+        print_json(build(arguments.root, arguments.target, arguments.tag, revision=arguments.revision))
+    except DeployKitError as error:
+        print_error(error)
+        sys.exit(int(error.exit_code))
+
+
+if __name__ == "__main__":
+    main()
