@@ -1,1 +1,2 @@
-"""Drafters (draft models for speculative decoding): check, compare, remap, predict. Reads never change anything."""
+"""Drafters (draft models for speculative decoding): check, compare, remap, predict. Reads never change
+anything."""

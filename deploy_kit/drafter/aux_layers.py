@@ -11,13 +11,15 @@ from deploy_kit.drafter.findings import WILL_NOT_ACCEPT, WILL_NOT_LOAD, Finding
 from deploy_kit.drafter.identity import architecture_of
 
 _NEVER_CAPTURED = (
-    "RuntimeError: captured … of … aux hidden states (DeepSeek-like targets), or mat1 and mat2 shapes cannot be multiplied "
+    "RuntimeError: captured … of … aux hidden states (DeepSeek-like targets), or mat1 and mat2 shapes "
+    "cannot be multiplied "
     "(others), at the first forward, before the server is ready"
 )
 
 
 def auxiliary_ids(config: Mapping[str, Any] | None) -> tuple[list[Any] | None, bool]:
-    """Return the ids that a config names, and whether they stand where the engine reads them (eagle_config)."""
+    """Return the ids that a config names, and whether they stand where the engine reads them
+    (eagle_config)."""
     inner = (config or {}).get("eagle_config")
     nested = inner.get("eagle_aux_hidden_state_layer_ids") if isinstance(inner, Mapping) else None
     if isinstance(nested, list):
@@ -34,10 +36,12 @@ def check_aux_layers(known: Description) -> Iterator[Finding]:
         yield Finding(
             "aux-off",
             "reject",
-            "use_aux_hidden_state is false: the target hands over one hidden state, fc is passed over, and the drafter sees "
+            "use_aux_hidden_state is false: the target hands over one hidden state, fc is passed over, "
+            "and the drafter sees "
             "what it was not trained on",
             kind=WILL_NOT_ACCEPT,
-            remedy="set it to true if fc was trained on several layers; otherwise this is not an EAGLE-3 drafter",
+            remedy="set it to true if fc was trained on several layers; otherwise this is not an "
+            "EAGLE-3 drafter",
         )
     ids, read = auxiliary_ids(config)
     target = text_config(known.target)
@@ -63,13 +67,19 @@ def check_aux_layers(known: Description) -> Iterator[Finding]:
         yield Finding(
             "aux-order",
             "warn",
-            f"auxiliary layers {ids} are not in rising order; the engine hands them over in the order of the layers",
+            f"auxiliary layers {ids} are not in rising order; the engine hands them over in the order "
+            "of the layers",
             kind=WILL_NOT_ACCEPT,
             remedy="sort them, if the drafter was trained on the layers in rising order",
         )
     if not wrong and layers is not None:
         deepseek = is_deepseek_target(architecture_of(known.target))
-        shown = "" if deepseek is None else f", captured before layers {captured_layers(ids, deepseek=deepseek, version=known.sglang_version)}"
+        shown = (
+            ""
+            if deepseek is None
+            else ", captured before layers "
+            f"{captured_layers(ids, deepseek=deepseek, version=known.sglang_version)}"
+        )
         yield Finding("aux-layers", "ok", f"auxiliary layers {ids} exist in a {layers}-layer target{shown}")
 
 
@@ -78,7 +88,8 @@ def _impossible(ids: list[int], layers: int | None, known: Description) -> Itera
         yield Finding(
             "aux-layers",
             "reject",
-            f"auxiliary layers {ids} name a layer twice: it is captured once, fc gets fewer inputs than it takes",
+            f"auxiliary layers {ids} name a layer twice: it is captured once, fc gets fewer inputs than "
+            "it takes",
             kind=WILL_NOT_LOAD,
             error=_NEVER_CAPTURED,
             remedy="name the layers that the drafter was trained with",
@@ -99,7 +110,8 @@ def _impossible(ids: list[int], layers: int | None, known: Description) -> Itera
         yield Finding(
             "aux-layers",
             "reject",
-            f"auxiliary layer {far[-1]} does not exist in a {layers}-layer target: drafter of another generation",
+            f"auxiliary layer {far[-1]} does not exist in a {layers}-layer target: drafter of another "
+            "generation",
             kind=WILL_NOT_LOAD,
             error=_NEVER_CAPTURED,
             remedy="use a drafter made for this target",
@@ -113,11 +125,13 @@ def _impossible(ids: list[int], layers: int | None, known: Description) -> Itera
         yield Finding(
             "aux-layers-edge",
             "reject" if certain else "warn",
-            f"auxiliary layer {max(ids)} is at the end of a {layers}-layer target: exporters count before or after the layer, "
+            f"auxiliary layer {max(ids)} is at the end of a {layers}-layer target: exporters count "
+            "before or after the layer, "
             "and this engine captures a layer's input only, so the last output is out of reach",
             kind=WILL_NOT_LOAD,
             error=_NEVER_CAPTURED,
-            remedy="if the exporter counts from 1, lower every id by one; the last layer itself cannot be captured",
+            remedy="if the exporter counts from 1, lower every id by one; the last layer itself cannot "
+            "be captured",
         )
 
 
@@ -127,7 +141,8 @@ def _not_read(ids: list[int], layers: int) -> Iterator[Finding]:
         yield Finding(
             "aux-layers-place",
             "warn",
-            f"the ids {ids} stand outside eagle_config, where the engine does not read them: it captures {taken}",
+            f"the ids {ids} stand outside eagle_config, where the engine does not read them: it "
+            f"captures {taken}",
             kind=WILL_NOT_ACCEPT,
             remedy='move them: "eagle_config": {"eagle_aux_hidden_state_layer_ids": [...]}',
         )

@@ -8,7 +8,13 @@ from typing import Any
 from deploy_kit.drafter.aux_layers import auxiliary_ids, check_aux_layers
 from deploy_kit.drafter.description import Description, count, text_config
 from deploy_kit.drafter.findings import Finding, Report
-from deploy_kit.drafter.identity import architecture_of, check_identity, check_made_for, find_shape, inner_config
+from deploy_kit.drafter.identity import (
+    architecture_of,
+    check_identity,
+    check_made_for,
+    find_shape,
+    inner_config,
+)
 from deploy_kit.drafter.serving import check_serving, context_of, quantization_of
 from deploy_kit.drafter.shapes import check_sizes, check_weights, family_of
 from deploy_kit.drafter.vocabulary import check_vocabulary
@@ -25,8 +31,11 @@ def _findings(known: Description) -> Iterator[Finding]:
     identity = list(check_identity(known))
     yield from identity
     family = family_of(known.config)
-    # Another kind of checkpoint, or a class this engine has not: its shapes would be measured against the wrong one.
-    other_kind = any(finding.verdict == "reject" and finding.id not in ("layers", "model-type") for finding in identity)
+    # Another kind of checkpoint, or a class this engine has not: its shapes would be measured against
+    # the wrong one.
+    other_kind = any(
+        finding.verdict == "reject" and finding.id not in ("layers", "model-type") for finding in identity
+    )
     if family is None or other_kind:
         return
     yield from check_sizes(known, family)

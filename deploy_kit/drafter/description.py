@@ -1,4 +1,5 @@
-"""What is known of a drafter and its target when it is checked: from folders, or from a pasted description."""
+"""What is known of a drafter and its target when it is checked: from folders, or from a pasted
+description."""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ KIMI_TARGET_SINCE = "0.5.10"  # capture hooks in KimiK25ForConditionalGeneration
 MLA_ONLY_BACKENDS = ("trtllm_mla", "cutlass_mla", "flashmla", "cutedsl_mla", "tokenspeed_mla")
 # `--quantization` values that quantize plain weights at load; the others look for a config the drafter lacks.
 ONLINE_QUANTIZATION = ("fp8", "mxfp8", "nvfp4_online", "w8a8_int8", "w8a8_fp8", "bitsandbytes", "torchao")
-HIDDEN_DEFAULT_CONTEXT = {LLAMA_EAGLE3: 2048, MLA_EAGLE3: 4096}  # transformers' defaults of the two config classes
+HIDDEN_DEFAULT_CONTEXT = {
+    LLAMA_EAGLE3: 2048,
+    MLA_EAGLE3: 4096,
+}  # transformers' defaults of the two config classes
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -64,7 +67,8 @@ def is_deepseek_target(architecture: str | None) -> bool | None:
 def captured_layers(ids: list[int], *, deepseek: bool, version: str | None) -> list[int]:
     """Return the layers whose input SGLang captures for the drafter, given the config's ids.
 
-    Llama-like targets take ids + 1. DeepSeek-like ones did so too before 0.5.13; since then only when the first id is 1.
+    Llama-like targets take ids + 1. DeepSeek-like ones did so too before 0.5.13; since then only when
+    the first id is 1.
     """
     plain = deepseek and has_feature(version, DEEPSEEK_CAPTURE_RULE_SINCE) is not False and ids[:1] != [1]
     return list(ids) if plain else [number + 1 for number in ids]

@@ -45,7 +45,9 @@ class Report:
             chosen = tuple(finding for finding in self.findings if finding.verdict == verdict)
             if chosen:
                 return chosen
-        return tuple(finding for finding in self.findings if finding.verdict == "unknown" and finding.essential)
+        return tuple(
+            finding for finding in self.findings if finding.verdict == "unknown" and finding.essential
+        )
 
     @property
     def verdict(self) -> Literal["ok", "warn", "reject"]:

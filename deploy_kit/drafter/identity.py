@@ -37,17 +37,23 @@ def find_shape(tensors: Mapping[str, Listed] | None, ending: str) -> tuple[int, 
 
 
 def inner_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the drafter's sizes wherever they are: the outer fields, or speculators' transformer_layer_config."""
+    """Return the drafter's sizes wherever they are: the outer fields, or speculators'
+    transformer_layer_config."""
     inner = config.get("transformer_layer_config")
     return {**inner, **config} if isinstance(inner, Mapping) else dict(config)
 
 
 def check_identity(known: Description) -> Iterator[Finding]:
-    """Yield what kind of checkpoint this is; at most one reject, since the first one makes the rest meaningless."""
+    """Yield what kind of checkpoint this is; at most one reject, since the first one makes the rest
+    meaningless."""
     config, tensors = known.config, known.tensors
     if config is None:
         yield Finding(
-            "config", "unknown", "no draft config.json was given", essential=True, remedy="give the drafter's config.json"
+            "config",
+            "unknown",
+            "no draft config.json was given",
+            essential=True,
+            remedy="give the drafter's config.json",
         )
         return
     architecture = architecture_of(config)
@@ -63,7 +69,8 @@ def check_identity(known: Description) -> Iterator[Finding]:
             kind=WILL_NOT_LOAD,
             essential=True,
             error="TypeError/IndexError on `architectures` while the draft's config is read",
-            remedy=f'set "architectures" to the class the drafter was trained for: {" or ".join(EAGLE3_CLASSES)}',
+            remedy='set "architectures" to the class the drafter was trained for: '
+            f"{' or '.join(EAGLE3_CLASSES)}",
         )
         return
     if architecture not in EAGLE3_CLASSES:
@@ -73,14 +80,18 @@ def check_identity(known: Description) -> Iterator[Finding]:
 
 
 def _other_kind(
-    known: Description, config: Mapping[str, Any], architecture: str | None, tensors: Mapping[str, Listed] | None
+    known: Description,
+    config: Mapping[str, Any],
+    architecture: str | None,
+    tensors: Mapping[str, Listed] | None,
 ) -> Finding | None:
     names = tuple(tensors or {})
     if known.same_checkpoint_as_target or _is_target(known, config, architecture):
         return Finding(
             "target-as-drafter",
             "reject",
-            f"this is a target model ({architecture}, {count(text_config(config), 'num_hidden_layers')} layers), "
+            f"this is a target model ({architecture}, {count(text_config(config), 'num_hidden_layers')} "
+            "layers), "
             "not a drafter: the target would be loaded a second time as its own draft",
             kind=WILL_NOT_LOAD,
             error="out of memory while the second copy loads, or AttributeError: no attribute 'set_embed' / "
@@ -88,7 +99,11 @@ def _other_kind(
             remedy="give the EAGLE-3 drafter's folder as --speculative-draft-model-path",
             flags=("--speculative-draft-model-path",),
         )
-    if config.get("speculators_config") or config.get("speculators_model_type") or config.get("speculators_version"):
+    if (
+        config.get("speculators_config")
+        or config.get("speculators_model_type")
+        or config.get("speculators_version")
+    ):
         return _speculators(config, architecture)
     if (
         "medusa" in (architecture or "").lower()
@@ -108,7 +123,8 @@ def _other_kind(
         return Finding(
             "dflash",
             "reject",
-            f"a {'DSpark' if 'DSpark' in (architecture or '') else 'DFlash'} block drafter, not an EAGLE-3 drafter",
+            f"a {'DSpark' if 'DSpark' in (architecture or '') else 'DFlash'} block drafter, not an "
+            "EAGLE-3 drafter",
             kind=WILL_NOT_LOAD,
             error="AttributeError: the class has no EAGLE-3 hooks (`hot_token_id`)",
             remedy="serve it with --speculative-algorithm DFLASH (or DSPARK), in a version that has it "
@@ -186,7 +202,8 @@ def _eagle1(
         kind=WILL_NOT_LOAD,
         error="AttributeError: 'LlamaForCausalLM' object has no attribute 'hot_token_id' (plain class), or "
         "AssertionError: Attempted to load weight … into parameter … (EAGLE-3 class)",
-        remedy="use it with --speculative-algorithm EAGLE, not EAGLE3, or take a drafter trained for EAGLE-3; "
+        remedy="use it with --speculative-algorithm EAGLE, not EAGLE3, or take a drafter trained for "
+        "EAGLE-3; "
         "another architecture name does not change the weights",
     )
 
@@ -201,7 +218,8 @@ def _unknown_class(architecture: str, tensors: Mapping[str, Listed] | None) -> F
         error=_not_supported(architecture),
         remedy=f"use a drafter exported as {LLAMA_EAGLE3} or {MLA_EAGLE3}"
         + (
-            "; where the weights are the Llama or MLA layout (check the shapes), export them again under that class"
+            "; where the weights are the Llama or MLA layout (check the shapes), export them again "
+            "under that class"
             if fc is not None
             else ""
         ),
@@ -219,7 +237,8 @@ def _class_and_version(known: Description, config: Mapping[str, Any], architectu
             kind=WILL_NOT_LOAD,
             error=_not_supported(architecture)
             + (
-                "; before that ValueError: … model type `kimi_k2` but Transformers does not recognize this architecture"
+                "; before that ValueError: … model type `kimi_k2` but Transformers does not recognize "
+                "this architecture"
                 if config.get("model_type") == "kimi_k2"
                 else ""
             ),
@@ -248,9 +267,11 @@ def _class_and_version(known: Description, config: Mapping[str, Any], architectu
         yield Finding(
             "model-type",
             "reject",
-            f"model_type {model_type} is unknown to SGLang {version} (since {MODEL_TYPE_SINCE[str(model_type)]})",
+            f"model_type {model_type} is unknown to SGLang {version} (since "
+            f"{MODEL_TYPE_SINCE[str(model_type)]})",
             kind=WILL_NOT_LOAD,
-            error=f"ValueError: … model type `{model_type}` but Transformers does not recognize this architecture",
+            error=f"ValueError: … model type `{model_type}` but Transformers does not recognize this "
+            "architecture",
             remedy="a newer stack",
         )
     layers = count(config, "num_hidden_layers")
@@ -288,7 +309,13 @@ def check_made_for(known: Description) -> Iterator[Finding]:
     config = known.config or {}
     hints = [
         config.get(key)
-        for key in ("target_model_name_or_path", "target_model", "base_model_name_or_path", "base_model", "verifier")
+        for key in (
+            "target_model_name_or_path",
+            "target_model",
+            "base_model_name_or_path",
+            "base_model",
+            "verifier",
+        )
     ]
     given = (known.target or {}).get("_name_or_path")
     made_for = next((hint for hint in hints if isinstance(hint, str) and hint), None)
@@ -298,7 +325,8 @@ def check_made_for(known: Description) -> Iterator[Finding]:
             "warn",
             f"the drafter says that it was made for {made_for}, the target is {given}",
             kind=WILL_NOT_ACCEPT,
-            remedy="compare it with a drafter of this target (deploy-kit drafter compare): sister models agree in "
+            remedy="compare it with a drafter of this target (deploy-kit drafter compare): sister "
+            "models agree in "
             "shapes, not in vocabulary positions",
         )
 
@@ -308,4 +336,7 @@ def _base(name: str) -> str:
 
 
 def _not_supported(architecture: str) -> str:
-    return f"ValueError: Model architectures ['{architecture}'] are not supported for now / has no SGLang implementation"
+    return (
+        f"ValueError: Model architectures ['{architecture}'] are not supported for now / has no "
+        "SGLang implementation"
+    )

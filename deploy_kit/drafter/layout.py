@@ -72,7 +72,8 @@ def wants_input_norm(config: Mapping[str, Any]) -> bool:
 
 
 def expected_parameters(family: str, config: Mapping[str, Any], version: str | None) -> list[Parameter]:
-    """Return what the class builds from `config`: names as published checkpoints spell them, shapes [out, in]."""
+    """Return what the class builds from `config`: names as published checkpoints spell them, shapes
+    [out, in]."""
     hidden = count(config, "hidden_size")
     target_hidden = count(config, "target_hidden_size") or hidden
     aux = auxiliary_count(family, config, version)
@@ -119,7 +120,8 @@ def _layer(family: str, config: Mapping[str, Any], hidden: int | None, index: in
         kv_heads = count(config, "num_key_value_heads") or heads
         queries = heads * head_size if heads and head_size else None
         keys = kv_heads * head_size if kv_heads and head_size else None
-        return parameters + [
+        return [
+            *parameters,
             Parameter(f"{name}.self_attn.q_proj.weight", (queries, attention_in)),
             Parameter(f"{name}.self_attn.k_proj.weight", (keys, attention_in)),
             Parameter(f"{name}.self_attn.v_proj.weight", (keys, attention_in)),
@@ -128,21 +130,27 @@ def _layer(family: str, config: Mapping[str, Any], hidden: int | None, index: in
     rank, kv_rank = count(config, "q_lora_rank"), count(config, "kv_lora_rank")
     nope, rope = count(config, "qk_nope_head_dim"), count(config, "qk_rope_head_dim")
     values = count(config, "v_head_dim")
-    return parameters + [
+    queries = heads * (nope + rope) if heads and nope and rope else None
+    compressed = kv_rank + rope if kv_rank and rope else None
+    keys_values = heads * (nope + values) if heads and nope and values else None
+    return [
+        *parameters,
         Parameter(f"{name}.self_attn.q_a_proj.weight", (rank, attention_in)),
         Parameter(f"{name}.self_attn.q_a_layernorm.weight", (rank,)),
-        Parameter(f"{name}.self_attn.q_b_proj.weight", (heads * (nope + rope) if heads and nope and rope else None, rank)),
-        Parameter(f"{name}.self_attn.kv_a_proj_with_mqa.weight", (kv_rank + rope if kv_rank and rope else None, attention_in)),
+        Parameter(f"{name}.self_attn.q_b_proj.weight", (queries, rank)),
+        Parameter(f"{name}.self_attn.kv_a_proj_with_mqa.weight", (compressed, attention_in)),
         Parameter(f"{name}.self_attn.kv_a_layernorm.weight", (kv_rank,)),
-        Parameter(f"{name}.self_attn.kv_b_proj.weight", (heads * (nope + values) if heads and nope and values else None, kv_rank)),
+        Parameter(f"{name}.self_attn.kv_b_proj.weight", (keys_values, kv_rank)),
         Parameter(f"{name}.self_attn.o_proj.weight", (hidden, heads * values if heads and values else None)),
-    ]  # fmt: skip
+    ]
 
 
 def engine_name(family: str, name: str, version: str | None) -> str:
-    """Return the parameter (in checkpoint spelling) that the class loads a file's weight into, or "" for none."""
+    """Return the parameter (in checkpoint spelling) that the class loads a file's weight into, or "" for
+    none."""
     if family == MLA_EAGLE3:
-        # `layers.0.` becomes `midlayer.`; everything but lm_head gets `model.` in front, so a name that already
+        # `layers.0.` becomes `midlayer.`; everything but lm_head gets `model.` in front, so a name that
+        # already
         # has it is not found.
         if name.startswith("model."):
             return ""
@@ -179,7 +187,9 @@ def simulate_load(
         filled.add(parameter.name)
         if not _fits(parameter.shape, tensor.shape):
             mismatched.append((parameter, tensor))
-    missing = [parameter for parameter in known.values() if parameter.required and parameter.name not in filled]
+    missing = [
+        parameter for parameter in known.values() if parameter.required and parameter.name not in filled
+    ]
     return Load(tuple(mismatched), tuple(missing), tuple(skipped), len(filled))
 
 

@@ -1,4 +1,5 @@
-"""Describing a drafter and its target from folders: configs, headers, the small maps, samples of the values."""
+"""Describing a drafter and its target from folders: configs, headers, the small maps, samples of the
+values."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy_kit.drafter.description import Description, Listed, MapFacts, TokenizerFacts
-from deploy_kit.drafter.weights_file import Tensor, Weights, as_float32, batches, read_array, read_json, read_weights
+from deploy_kit.drafter.weights_file import (
+    Tensor,
+    Weights,
+    as_float32,
+    batches,
+    read_array,
+    read_json,
+    read_weights,
+)
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import file_error
@@ -37,7 +46,8 @@ def describe_folder(
 ) -> Description:
     """Read a drafter (folder or single safetensors file) and its target (folder or config.json).
 
-    With `every_value` all weights are read, in pieces, to find NaN and infinite values; otherwise samples are.
+    With `every_value` all weights are read, in pieces, to find NaN and infinite values; otherwise
+    samples are.
     """
     weights = read_weights(draft)
     folder = draft if draft.is_dir() else draft.parent
@@ -60,7 +70,9 @@ def describe_folder(
         bad_values=tuple(bad_values(weights, every_value=every_value)),
         values_seen=True,
         same_checkpoint_as_target=_same(folder, _folder_of(target)),
-        remarks=() if config is not None else (f"no config.json beside {draft.name}: only the weights can be looked at",),
+        remarks=()
+        if config is not None
+        else (f"no config.json beside {draft.name}: only the weights can be looked at",),
     )
 
 
@@ -129,7 +141,8 @@ def _mask(weights: Weights) -> NDArray[np.bool_] | None:
 
 
 def bad_values(weights: Weights, *, every_value: bool) -> list[tuple[str, str]]:
-    """Return (tensor, "NaN" | "infinite" | "all-zero") for tensors whose values cannot be right, in reading order."""
+    """Return (tensor, "NaN" | "infinite" | "all-zero") for tensors whose values cannot be right, in
+    reading order."""
     found = []
     for name, tensor in weights.tensors.items():
         if tensor.dtype not in _FLOATS or not tensor.shape or tensor.size_bytes == 0:
@@ -168,7 +181,8 @@ def _pieces(tensor: Tensor, every_value: bool) -> list[slice]:
 
 
 def compare_tokenizers(draft: Path | None, target: Path | None) -> TokenizerFacts | None:
-    """Return how two folders' tokenizers compare, or None where one has no tokenizer.json or tiktoken.model."""
+    """Return how two folders' tokenizers compare, or None where one has no tokenizer.json or
+    tiktoken.model."""
     first, second = read_vocabulary(draft), read_vocabulary(target)
     if first is None or second is None:
         return None
@@ -187,7 +201,8 @@ def compare_tokenizers(draft: Path | None, target: Path | None) -> TokenizerFact
 
 
 def read_vocabulary(folder: Path | None) -> tuple[dict[str, int], set[str]] | None:
-    """Return a folder's token table and which of its tokens are added ones; None where there is none to read."""
+    """Return a folder's token table and which of its tokens are added ones; None where there is none to
+    read."""
     if folder is None:
         return None
     added: set[str] = set()
@@ -201,7 +216,11 @@ def read_vocabulary(folder: Path | None) -> tuple[dict[str, int], set[str]] | No
             return None
         table = {word: number for word, number in words.items() if type(number) is int}
         for entry in data.get("added_tokens") or []:
-            if isinstance(entry, dict) and isinstance(entry.get("content"), str) and type(entry.get("id")) is int:
+            if (
+                isinstance(entry, dict)
+                and isinstance(entry.get("content"), str)
+                and type(entry.get("id")) is int
+            ):
                 table[entry["content"]] = entry["id"]
                 added.add(entry["content"])
     elif merged.is_file():

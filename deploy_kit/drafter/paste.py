@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deploy_kit.drafter.description import Description, Listed, MapFacts
+from deploy_kit.drafter.weights_file import DTYPE_BITS
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 
@@ -17,24 +18,30 @@ _TITLE = re.compile(r"^\s*(?:-{3,}|={3,}|#{1,4})\s+(\S.*?)\s*[-=#]*$")
 _FENCE = re.compile(r"^\s*```")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ELLIPSIS = re.compile(r"\.\.\.|…|\[truncated\]|\(\d+ more\b")
-_PARTIAL_TITLE = re.compile(r"used fields|excerpt|shortened|partial|some fields|truncated|first \d+|head -", re.IGNORECASE)
-_DTYPES = {
-    "bf16": "BF16", "bfloat16": "BF16", "f16": "F16", "fp16": "F16", "float16": "F16", "half": "F16", "f32": "F32",
-    "fp32": "F32", "float32": "F32", "float": "F32", "f64": "F64", "float64": "F64", "i64": "I64", "int64": "I64",
-    "long": "I64", "i32": "I32", "int32": "I32", "i16": "I16", "int16": "I16", "i8": "I8", "int8": "I8", "u8": "U8",
-    "uint8": "U8", "u16": "U16", "uint16": "U16", "u32": "U32", "u64": "U64", "bool": "BOOL", "f8_e4m3": "F8_E4M3",
-    "f8_e4m3fn": "F8_E4M3", "float8_e4m3fn": "F8_E4M3", "fp8": "F8_E4M3", "f8_e5m2": "F8_E5M2",
-    "float8_e5m2": "F8_E5M2", "f8_e8m0": "F8_E8M0", "f4": "F4",
+_PARTIAL_TITLE = re.compile(
+    r"used fields|excerpt|shortened|partial|some fields|truncated|first \d+|head -", re.IGNORECASE
+)
+# Spellings of types that are not safetensors' own in lower case.
+_OTHER_DTYPES = {
+    "bfloat16": "BF16", "fp16": "F16", "float16": "F16", "half": "F16", "fp32": "F32", "float32": "F32",
+    "float": "F32", "float64": "F64", "int64": "I64", "long": "I64", "int32": "I32", "int16": "I16",
+    "int8": "I8", "uint8": "U8", "f8_e4m3fn": "F8_E4M3", "float8_e4m3fn": "F8_E4M3", "fp8": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
 }  # fmt: skip
-_DTYPE = "|".join(sorted(_DTYPES, key=len, reverse=True))
-_SHAPE = r"[\[(]\s*([0-9][0-9,\s x×]*|)\s*,?\s*[\])]"
+_DTYPES = {**{dtype.lower(): dtype for dtype in DTYPE_BITS}, **_OTHER_DTYPES}
+_NAME = r"[\"']?(?P<name>[A-Za-z_][\w.\-/]*)[\"']?"
+_TYPE = rf"(?:torch\.)?(?P<dtype>{'|'.join(sorted(_DTYPES, key=len, reverse=True))})\b"
+_SHAPE = r"(?:torch\.Size\()?[\[(]\s*(?P<shape>[0-9][0-9,\sx]*|)\s*,?\s*[\])]\)?"
 _GAP = r"[\s:|,=\"'()]+(?:dtype[=:\s\"']*)?(?:shape[=:\s\"']*)?"
+# A row: name, type, shape; name, shape, type; name, type, and the sizes without brackets.
 _ROWS = (
-    re.compile(rf"[\"']?([A-Za-z_][\w.\-/]*)[\"']?{_GAP}(?:torch\.)?({_DTYPE})\b{_GAP}(?:torch\.Size\()?{_SHAPE}(.*)", re.IGNORECASE),
-    re.compile(rf"[\"']?([A-Za-z_][\w.\-/]*)[\"']?{_GAP}(?:torch\.Size\()?{_SHAPE}()\)?{_GAP}(?:torch\.)?({_DTYPE})\b(.*)", re.IGNORECASE),
-    re.compile(rf"[\"']?([A-Za-z_][\w.\-/]*)[\"']?{_GAP}(?:torch\.)?({_DTYPE})\b\s+([0-9]+(?:\s*[x×]\s*[0-9]+)*)(.*)$", re.IGNORECASE),
-)  # fmt: skip
-_VERSION = re.compile(r"\bsglang(?![\w-]*kernel)[^\d\n]{0,24}?v?(\d+\.\d+\.\d+(?:\.?post\d+)?)", re.IGNORECASE)
+    re.compile(rf"{_NAME}{_GAP}{_TYPE}{_GAP}{_SHAPE}(?P<rest>.*)", re.IGNORECASE),
+    re.compile(rf"{_NAME}{_GAP}{_SHAPE}{_GAP}{_TYPE}(?P<rest>.*)", re.IGNORECASE),
+    re.compile(rf"{_NAME}{_GAP}{_TYPE}\s+(?P<shape>[0-9]+(?:\s*x\s*[0-9]+)*)(?P<rest>.*)$", re.IGNORECASE),
+)
+_VERSION = re.compile(
+    r"\bsglang(?![\w-]*kernel)[^\d\n]{0,24}?v?(\d+\.\d+\.\d+(?:\.?post\d+)?)", re.IGNORECASE
+)
 _SERVER_ARG = re.compile(
     r"\b(attention_backend|decode_attention_backend|prefill_attention_backend|quantization|speculative_algorithm|"
     r"speculative_draft_model_path|speculative_draft_model_quantization|speculative_draft_attention_backend|"
@@ -80,8 +87,10 @@ def parse_paste(text: str, *, source: str = "pasted description") -> Description
         raise DeployKitError(
             "no drafter in this description",
             file=source,
-            found=f"{len(text)} characters, " + ("; ".join(remarks) if remarks else "no config.json and no listing of weights"),
-            allowed="sections such as `--- draft config.json`, `--- target config.json`, `--- safetensors header`",
+            found=f"{len(text)} characters, "
+            + ("; ".join(remarks) if remarks else "no config.json and no listing of weights"),
+            allowed="sections such as `--- draft config.json`, `--- target config.json`, `--- "
+            "safetensors header`",
             remedy="paste the drafter's config.json and a listing of name, dtype, shape",
             exit_code=ExitCode.INPUT,
         )
@@ -91,7 +100,8 @@ def parse_paste(text: str, *, source: str = "pasted description") -> Description
 def split_sections(text: str) -> list[Section]:
     """Return the titled sections of a paste; what stands before the first title has the title ""."""
     sections: list[Section] = []
-    title, lines = "", []
+    title = ""
+    lines: list[str] = []
     for line in text.split("\n"):
         found = _TITLE.match(line)
         if found and not line.lstrip().startswith(('"', "{")):
@@ -105,14 +115,18 @@ def split_sections(text: str) -> list[Section]:
 
 def _read(section: Section, known: Description, remarks: list[str]) -> Description:
     title = section.title.lower()
-    of_target = bool(re.search(r"\b(target|verifier|base model|main model)\b", title)) and "draft" not in title
+    of_target = (
+        bool(re.search(r"\b(target|verifier|base model|main model)\b", title)) and "draft" not in title
+    )
     if "d2t" in title or "t2d" in title:
         return _read_map(section, known, title)
     if re.search(r"index\.json|weight_map", title):
         return known
     if of_target and re.search(r"header|tensors|weights", title) and "config" not in title:
         return known
-    if re.search(r"header|tensor|weights|listing|state.?dict|shapes", title) and not re.search(r"config", title):
+    if re.search(r"header|tensor|weights|listing|state.?dict|shapes", title) and not re.search(
+        r"config", title
+    ):
         return _read_listing(section, known)
     if re.search(r"other files|files|\bls\b|folder|directory", title):
         names = re.findall(r"[\w.\-]+\.[A-Za-z0-9]{1,12}\b", section.body)
@@ -153,7 +167,8 @@ def _read_config(section: Section, known: Description, remarks: list[str], *, of
 
 
 def json_tables(text: str) -> tuple[list[dict[str, Any]], str, bool]:
-    """Return the JSON objects in a text, the text around them, and whether one had to be mended (`...`, commas).
+    """Return the JSON objects in a text, the text around them, and whether one had to be mended (`...`,
+    commas).
 
     Raises `ValueError` when there is a brace but nothing readable behind it.
     """
@@ -172,7 +187,9 @@ def json_tables(text: str) -> tuple[list[dict[str, Any]], str, bool]:
             mended = re.sub(r"(?m)^\s*(?:\"?(?:\.\.\.|…)\"?|//.*|#.*),?\s*$", "", text[start:end])
             mended = re.sub(r",\s*(?:\.\.\.|…)\s*(?=[}\]])", "", mended)
             mended = re.sub(r",(\s*[}\]])", r"\1", mended)
-            mended = re.sub(r"\bTrue\b", "true", re.sub(r"\bFalse\b", "false", re.sub(r"\bNone\b", "null", mended)))
+            mended = re.sub(
+                r"\bTrue\b", "true", re.sub(r"\bFalse\b", "false", re.sub(r"\bNone\b", "null", mended))
+            )
             try:
                 value = json.loads(mended)
             except (ValueError, RecursionError):
@@ -248,19 +265,13 @@ def _with_tensors(known: Description, rows: list[Listed], *, complete: bool) -> 
 def _rows(body: str) -> list[tuple[Listed, str]]:
     found = []
     for line in body.split("\n")[:100_000]:
-        line = line[:400].strip().strip("|").strip()
-        for index, pattern in enumerate(_ROWS):
+        line = line[:400].replace("\u00d7", "x").strip().strip("|").strip()
+        for pattern in _ROWS:
             match = pattern.match(line)
-            if match is None:
-                continue
-            name = match.group(1)
-            if index == 1:
-                shape, dtype, rest = match.group(2), match.group(4), match.group(5)
-            else:
-                dtype, shape, rest = match.group(2), match.group(3), match.group(4)
-            sizes = tuple(int(size) for size in re.findall(r"\d+", shape) if len(size) < 16)
-            found.append((Listed(name, _DTYPES[dtype.lower()], sizes), rest))
-            break
+            if match is not None:
+                sizes = tuple(int(size) for size in re.findall(r"\d+", match["shape"]) if len(size) < 16)
+                found.append((Listed(match["name"], _DTYPES[match["dtype"].lower()], sizes), match["rest"]))
+                break
     return found
 
 
@@ -271,17 +282,32 @@ def _read_map(section: Section, known: Description, title: str) -> Description:
         return known
     body = section.body
     facts = _map_words(body)
-    cleaned = re.sub(r"(?i)\b(min|max|minimum|maximum|first|last|len|length|dtype|int64|int32|i64|shape)\b\s*[=:]?\s*\d*", " ", body)
+    cleaned = re.sub(
+        r"(?i)\b(min|max|minimum|maximum|first|last|len|length|dtype|int64|int32|i64|shape)\b\s*[=:]?\s*\d*",
+        " ",
+        body,
+    )
     before, *after = re.split(r"\.\.\.|…", cleaned, maxsplit=1)
     first = tuple(int(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\w.])", before))
-    last = tuple(int(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\w.])", after[0])) if after else ()
+    last = (
+        tuple(int(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\w.])", after[0]))
+        if after
+        else ()
+    )
     if re.search(r"\blast\b", title):
         first, last = (), first
     if first or last:
-        facts = MapFacts(first=first, last=last, minimum=facts.minimum if facts else None, maximum=facts.maximum if facts else None)
+        facts = MapFacts(
+            first=first,
+            last=last,
+            minimum=facts.minimum if facts else None,
+            maximum=facts.maximum if facts else None,
+        )
     if facts is None:
         return known
-    length = next((t.shape[0] for t in (known.tensors or {}).values() if t.name.endswith("d2t") and t.shape), None)
+    length = next(
+        (t.shape[0] for t in (known.tensors or {}).values() if t.name.endswith("d2t") and t.shape), None
+    )
     if length == len(facts.first) and not facts.last:
         facts = MapFacts(values=np.array(facts.first, dtype=np.int64))
     if re.search(r"reference|other|known.good|of the target", title):
@@ -298,17 +324,25 @@ def _map_words(text: str) -> MapFacts | None:
 
 
 def _loose_fields(body: str) -> dict[str, Any]:
-    names = "hidden_size|num_hidden_layers|vocab_size|max_position_embeddings|num_attention_heads|model_max_length"
+    names = (
+        "hidden_size|num_hidden_layers|vocab_size|max_position_embeddings|num_attention_heads|"
+        "model_max_length"
+    )
     return {name: int(value) for name, value in re.findall(rf"\b({names})\b\W{{1,4}}(\d{{1,12}})\b", body)}
 
 
 def _flags(text: str) -> tuple[dict[str, str], dict[str, str]]:
     # A section title such as `--- draft` is no flag: flags have no space after their dashes.
     joined = re.sub(r"\\\n", " ", text)
-    flags = {name: value.strip("\"'") for name, value in _FLAG.findall(joined)}
+    flags = parse_flags(joined)
     for name, single, double, number in _SERVER_ARG.findall(joined):
         flags.setdefault(name.replace("_", "-"), single or double or number)
     return flags, dict(_ENVIRONMENT.findall(joined))
+
+
+def parse_flags(text: str) -> dict[str, str]:
+    """Return command-line flags without their dashes; a switch has the value ""."""
+    return {name: value.strip("\"'") for name, value in _FLAG.findall(text)}
 
 
 def _without_config(text: str) -> str:

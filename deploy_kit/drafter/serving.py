@@ -1,4 +1,5 @@
-"""What the target and the server's flags do to a drafter: quantization, attention backend, context, algorithm."""
+"""What the target and the server's flags do to a drafter: quantization, attention backend, context,
+algorithm."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from deploy_kit.drafter.engine import (
 )
 from deploy_kit.drafter.findings import WILL_NOT_ACCEPT, WILL_NOT_LOAD, Finding
 
-_CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+_CONTEXT_KEYS = (
+    "max_sequence_length",
+    "seq_length",
+    "max_seq_len",
+    "model_max_length",
+    "max_position_embeddings",
+)
 _ALLOW_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _ATTENTION_FLAGS = ("attention-backend", "decode-attention-backend", "prefill-attention-backend")
 # Up to here an accept length is the bonus token alone.
@@ -52,7 +59,8 @@ def _algorithm(known: Description) -> Iterator[Finding]:
         yield Finding(
             "algorithm",
             "reject",
-            f"an EAGLE-3 drafter under --speculative-algorithm {algorithm}: no auxiliary layers are captured, fc is passed "
+            f"an EAGLE-3 drafter under --speculative-algorithm {algorithm}: no auxiliary layers are "
+            "captured, fc is passed "
             "over, accept length is exactly 1.00",
             kind=WILL_NOT_ACCEPT,
             error="none (sgl-project/sglang#21272)",
@@ -82,7 +90,8 @@ def _algorithm(known: Description) -> Iterator[Finding]:
         yield Finding(
             "token-map",
             "unknown",
-            "--speculative-token-map is ignored under EAGLE3 (a warning in the log): the drafter's d2t counts",
+            "--speculative-token-map is ignored under EAGLE3 (a warning in the log): the drafter's d2t "
+            "counts",
         )
 
 
@@ -144,10 +153,12 @@ def _attention(known: Description, family: str) -> Iterator[Finding]:
         yield Finding(
             "attention-backend",
             "reject",
-            f"a Llama-style drafter {'is given' if told else 'inherits'} the attention backend {told or inherited}, which "
+            f"a Llama-style drafter {'is given' if told else 'inherits'} the attention backend "
+            f"{told or inherited}, which "
             "serves MLA models only",
             kind=WILL_NOT_LOAD,
-            error=f"ValueError: {told or inherited} backend can only be used with MLA models. (sglang#20298, #23490)",
+            error=f"ValueError: {told or inherited} backend can only be used with MLA models. "
+            "(sglang#20298, #23490)",
             remedy="--speculative-draft-attention-backend triton (or flashinfer)",
             flags=("--speculative-draft-attention-backend triton",),
         )
@@ -204,13 +215,19 @@ def _context(known: Description, family: str) -> Iterator[Finding]:
         f"the drafter's context is {own}"
         + (" (no max_position_embeddings: the class's default)" if missing else "")
         + f", the target's {wanted}"
-        + (": beyond it the drafter guesses at positions it was not trained on, acceptance drops" if allowed else ""),
+        + (
+            ": beyond it the drafter guesses at positions it was not trained on, acceptance drops"
+            if allowed
+            else ""
+        ),
         kind=WILL_NOT_ACCEPT if allowed else WILL_NOT_LOAD,
         error=""
         if allowed
-        else f"ValueError: Warning: Target model's context_length ({wanted}) is greater than the derived context_length "
+        else f"ValueError: Warning: Target model's context_length ({wanted}) is greater than the "
+        "derived context_length "
         f"({own}). (all versions read)",
-        remedy=f"--context-length {own}; or {_ALLOW_LONGER}=1 (longer prompts are then drafted badly), or raise "
+        remedy=f"--context-length {own}; or {_ALLOW_LONGER}=1 (longer prompts are then drafted badly), "
+        "or raise "
         "max_position_embeddings if it was trained so",
         flags=(f"--context-length {own}", f"{_ALLOW_LONGER}=1"),
     )
@@ -252,7 +269,11 @@ def _steps(known: Description) -> Iterator[Finding]:
         if known.flags.get(f"speculative-{name}", "").isdigit()
     }
     steps, topk, drafts = (numbers.get(name) for name in ("num-steps", "eagle-topk", "num-draft-tokens"))
-    if steps is None and (topk is not None or drafts is not None) and "speculative-adaptive" not in known.flags:
+    if (
+        steps is None
+        and (topk is not None or drafts is not None)
+        and "speculative-adaptive" not in known.flags
+    ):
         yield Finding(
             "steps",
             "reject",
@@ -265,7 +286,8 @@ def _steps(known: Description) -> Iterator[Finding]:
         yield Finding(
             "steps",
             "warn",
-            f"top-k 1 with {steps} steps makes {steps + 1} draft tokens, not {drafts}: the engine changes it with a warning",
+            f"top-k 1 with {steps} steps makes {steps + 1} draft tokens, not {drafts}: the engine "
+            "changes it with a warning",
             remedy=f"--speculative-num-draft-tokens {steps + 1}",
             flags=(f"--speculative-num-draft-tokens {steps + 1}",),
         )
@@ -293,7 +315,9 @@ def _steps(known: Description) -> Iterator[Finding]:
 
 
 def _observed(known: Description) -> Iterator[Finding]:
-    lengths = [float(number) for number in re.findall(r"accept[_ ]len(?:gth)?\s*[:=]\s*([0-9]+\.[0-9]+)", known.log)]
+    lengths = [
+        float(number) for number in re.findall(r"accept[_ ]len(?:gth)?\s*[:=]\s*([0-9]+\.[0-9]+)", known.log)
+    ]
     if lengths and max(lengths) <= _NOTHING_ACCEPTED:
         yield Finding(
             "observed",

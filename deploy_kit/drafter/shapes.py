@@ -55,7 +55,9 @@ def check_sizes(known: Description, family: str) -> Iterator[Finding]:
         yield Finding(
             "config-values",
             "reject",
-            "config.json: " + ", ".join(f"{key} is {config[key]!r}" for key in odd) + ", whole numbers above 0 are needed",
+            "config.json: "
+            + ", ".join(f"{key} is {config[key]!r}" for key in odd)
+            + ", whole numbers above 0 are needed",
             kind=WILL_NOT_LOAD,
             remedy="correct config.json",
         )
@@ -65,7 +67,8 @@ def check_sizes(known: Description, family: str) -> Iterator[Finding]:
             "warn" if known.from_files else "unknown",
             f"config.json does not say {', '.join(absent)}",
             kind=WILL_NOT_LOAD,
-            remedy="add the sizes that the drafter was trained with; the engine's defaults are another model's",
+            remedy="add the sizes that the drafter was trained with; the engine's defaults are another "
+            "model's",
         )
     hidden, target_hidden = count(config, "hidden_size"), count(config, "target_hidden_size")
     target = text_config(known.target)
@@ -93,7 +96,8 @@ def check_sizes(known: Description, family: str) -> Iterator[Finding]:
             "reject",
             f"made for hidden states of {target_hidden or hidden}, the target's are {real}",
             kind=WILL_NOT_LOAD,
-            error="RuntimeError: mat1 and mat2 shapes cannot be multiplied (first forward, before the server is ready)",
+            error="RuntimeError: mat1 and mat2 shapes cannot be multiplied (first forward, before the "
+            "server is ready)",
             remedy="use a drafter made for this target",
         )
 
@@ -119,15 +123,16 @@ def check_weights(known: Description, family: str) -> Iterator[Finding]:
         yield Finding(
             "shape",
             "reject",
-            f"{tensor.name} has shape {list(tensor.shape)}, {family} builds {shape_text(parameter.shape)} from this config",
+            f"{tensor.name} has shape {list(tensor.shape)}, {family} builds "
+            f"{shape_text(parameter.shape)} from this config",
             kind=WILL_NOT_LOAD,
             error="AssertionError / RuntimeError on the sizes while weights load (all versions read)",
             remedy="weights and config.json are of different drafters: take both from one place",
         )
     yield from _missing(known, family, load.missing, len(parameters), load.loaded)
-    yield from _skipped(known, family, config, load.skipped)
+    yield from _skipped(family, config, load.skipped)
     yield from _types(known, config)
-    yield from _eagle31(known, family, config, load.skipped)
+    yield from _eagle31(known, family, config)
     yield from _embedding(known, config)
     for name, what in known.bad_values:
         yield Finding(
@@ -151,7 +156,9 @@ def _fc(known: Description, config: Mapping[str, Any], family: str) -> Iterator[
         yield Finding("fc", "ok", f"fc takes {aux} x {hidden}")
         return
     whole = fc[1] / hidden
-    width = f"{fc[1]} = {int(whole)} x {hidden}" if whole == int(whole) else f"{fc[1]}, no multiple of {hidden}"
+    width = (
+        f"{fc[1]} = {int(whole)} x {hidden}" if whole == int(whole) else f"{fc[1]}, no multiple of {hidden}"
+    )
     built = [count(config, "hidden_size"), hidden * aux]
     cause = f"fc.weight {list(fc)} (input {width}), the config's {aux} captured layers make {built}"
     if known.sglang_version and has_feature(known.sglang_version, LLAMA_LAYER_NAMES_SINCE) is False:
@@ -161,7 +168,8 @@ def _fc(known: Description, config: Mapping[str, Any], family: str) -> Iterator[
         "reject",
         cause,
         kind=WILL_NOT_LOAD,
-        error=f"AssertionError: Attempted to load weight (torch.Size({list(fc)})) into parameter (torch.Size({built}))",
+        error=f"AssertionError: Attempted to load weight (torch.Size({list(fc)})) into parameter "
+        f"(torch.Size({built}))",
         remedy="name as many eagle_aux_hidden_state_layer_ids as the drafter was trained with"
         if whole == int(whole)
         else "use a drafter made for this target",
@@ -172,11 +180,15 @@ def _missing(
     known: Description, family: str, missing: tuple[Parameter, ...], expected: int, loaded: int
 ) -> Iterator[Finding]:
     # lm_head and the embedding have findings of their own.
-    absent = [parameter for parameter in missing if parameter.name not in ("lm_head.weight", "embed_tokens.weight")]
+    absent = [
+        parameter for parameter in missing if parameter.name not in ("lm_head.weight", "embed_tokens.weight")
+    ]
     absent = [parameter for parameter in absent if not parameter.name.startswith("fc_norm.")]
     if not absent:
         return
-    names = ", ".join(parameter.name for parameter in absent[:4]) + (f" and {len(absent) - 4} more" if len(absent) > 4 else "")
+    names = ", ".join(parameter.name for parameter in absent[:4]) + (
+        f" and {len(absent) - 4} more" if len(absent) > 4 else ""
+    )
     excerpt = not known.from_files and (not known.listing_complete or loaded * 2 < expected)
     if excerpt:
         yield Finding(
@@ -201,7 +213,8 @@ def _missing(
         error="none: SGLang does not check that every parameter was loaded (all versions read)",
         remedy="add the weights under the names the class reads"
         + (
-            f"; `layers.0.` names are read by the Llama class since {LLAMA_LAYER_NAMES_SINCE}, older ones need `midlayer.`"
+            f"; `layers.0.` names are read by the Llama class since {LLAMA_LAYER_NAMES_SINCE}, older "
+            "ones need `midlayer.`"
             if family == LLAMA_EAGLE3 and has_feature(known.sglang_version, LLAMA_LAYER_NAMES_SINCE) is False
             else ""
         )
@@ -213,9 +226,7 @@ def _prefixed(known: Description, family: str) -> bool:
     return family == MLA_EAGLE3 and any(name.startswith("model.") for name in known.tensors or {})
 
 
-def _skipped(
-    known: Description, family: str, config: Mapping[str, Any], skipped: tuple[Listed, ...]
-) -> Iterator[Finding]:
+def _skipped(family: str, config: Mapping[str, Any], skipped: tuple[Listed, ...]) -> Iterator[Finding]:
     quantized = bool(config.get("quantization_config") or config.get("compression_config"))
     names = [
         tensor.name
@@ -224,7 +235,9 @@ def _skipped(
         and not (tensor.name.endswith("lm_head.weight") and config.get("tie_word_embeddings"))
     ]
     if quantized:
-        names = [name for name in names if name.endswith(".bias") or "scale" not in name and "pack" not in name]
+        names = [
+            name for name in names if name.endswith(".bias") or ("scale" not in name and "pack" not in name)
+        ]
     if not names:
         return
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
@@ -245,7 +258,11 @@ def _skipped(
         "weights-skipped",
         "warn",
         f"{family} passes over {listed}"
-        + (" without a word" if family == LLAMA_EAGLE3 else " (a warning in the log: skipping unexpected weight)"),
+        + (
+            " without a word"
+            if family == LLAMA_EAGLE3
+            else " (a warning in the log: skipping unexpected weight)"
+        ),
         kind=WILL_NOT_ACCEPT,
         remedy="these were trained but are not used: see whether another class or version reads them",
     )
@@ -259,7 +276,8 @@ def _types(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "weight-type",
             "reject",
-            f"{odd[0].name} is stored as {odd[0].dtype} and config.json has no quantization_config: the numbers are copied "
+            f"{odd[0].name} is stored as {odd[0].dtype} and config.json has no quantization_config: the "
+            "numbers are copied "
             "as they are, without scales",
             kind=WILL_NOT_ACCEPT,
             remedy="add the quantization_config and scales, or use the BF16 drafter",
@@ -287,9 +305,7 @@ def _dtype_finding(cause: str, wanted: Any) -> Finding:
     )
 
 
-def _eagle31(
-    known: Description, family: str, config: Mapping[str, Any], skipped: tuple[Listed, ...]
-) -> Iterator[Finding]:
+def _eagle31(known: Description, family: str, config: Mapping[str, Any]) -> Iterator[Finding]:
     aux = auxiliary_count(family, config, None)
     names = tuple(known.tensors or {})
     norms = [name for name in names if "fc_norm." in name or "aux_norm_" in name]
@@ -299,7 +315,8 @@ def _eagle31(
         yield Finding(
             "fc-norm",
             "unknown" if not known.listing_complete else "reject",
-            f"fc_norm is true, but {len(norms)} of the {aux} fc_norm tensors are in the file: the norms stay at their "
+            f"fc_norm is true, but {len(norms)} of the {aux} fc_norm tensors are in the file: the norms "
+            "stay at their "
             "initial ones",
             kind=WILL_NOT_ACCEPT,
             essential=True,
@@ -309,15 +326,22 @@ def _eagle31(
         yield Finding(
             "fc-norm",
             "reject",
-            f"the file holds fc_norm tensors ({norms[0]} …) but config.json does not set fc_norm: they are passed over",
+            f"the file holds fc_norm tensors ({norms[0]} …) but config.json does not set fc_norm: they "
+            "are passed over",
             kind=WILL_NOT_ACCEPT,
-            remedy='add "fc_norm": true to config.json (an EAGLE-3.1 drafter usually also needs "norm_output": true)',
+            remedy='add "fc_norm": true to config.json (an EAGLE-3.1 drafter usually also needs '
+            '"norm_output": true)',
         )
     if flags:
         has = has_feature(known.sglang_version, since)
-        what = f"EAGLE-3.1 flags ({', '.join(flags)}) need an SGLang with #26506 (MLA) / #24663 (MHA), that is {since}"
+        named = ", ".join(flags)
+        what = f"EAGLE-3.1 flags ({named}) need an SGLang with #26506 (MLA) / #24663 (MHA), that is {since}"
         if has:
-            yield Finding("eagle31", "ok", f"EAGLE-3.1 flags ({', '.join(flags)}): SGLang {known.sglang_version} has them")
+            yield Finding(
+                "eagle31",
+                "ok",
+                f"EAGLE-3.1 flags ({named}): SGLang {known.sglang_version} has them",
+            )
         else:
             yield Finding(
                 "eagle31",
@@ -327,10 +351,14 @@ def _eagle31(
                 else what + f" or newer; {known.sglang_version} ignores them and acceptance drops silently",
                 kind=WILL_NOT_ACCEPT,
                 error="none",
-                remedy="check the pinned version (--stack)" if has is None else f"a stack with SGLang {since} or newer",
+                remedy="check the pinned version (--stack)"
+                if has is None
+                else f"a stack with SGLang {since} or newer",
             )
     if wants_input_norm(config):
-        has = has_feature(known.sglang_version, LLAMA_NORM_BEFORE_FC_SINCE) if family == LLAMA_EAGLE3 else False
+        has = (
+            has_feature(known.sglang_version, LLAMA_NORM_BEFORE_FC_SINCE) if family == LLAMA_EAGLE3 else False
+        )
         if not has:
             yield Finding(
                 "norm-before-fc",
@@ -351,7 +379,8 @@ def _eagle31(
         yield Finding(
             "norm-before-residual",
             "warn",
-            "norm_before_residual is read by no SGLang version: the residual is taken before the norm, acceptance drops",
+            "norm_before_residual is read by no SGLang version: the residual is taken before the norm, "
+            "acceptance drops",
             kind=WILL_NOT_ACCEPT,
             remedy="use a drafter trained with norm_before_residual false, or an engine that reads it",
         )
@@ -365,14 +394,17 @@ def _embedding(known: Description, config: Mapping[str, Any]) -> Iterator[Findin
         yield Finding(
             "embedding",
             "reject" if known.listing_complete else "unknown",
-            f"no embed_tokens, and the target's ({target_hidden} wide) cannot be borrowed by a drafter of {hidden}: it stays "
+            f"no embed_tokens, and the target's ({target_hidden} wide) cannot be borrowed by a drafter "
+            f"of {hidden}: it stays "
             "randomly initialised",
             kind=WILL_NOT_ACCEPT,
             essential=True,
             remedy="add the drafter's embedding to the weights",
         )
     elif separate:
-        yield Finding("embedding", "ok", "the drafter's own embed_tokens is used (its width is not the target's)")
+        yield Finding(
+            "embedding", "ok", "the drafter's own embed_tokens is used (its width is not the target's)"
+        )
     elif own is None:
         yield Finding("embedding", "ok", "no embed_tokens needed: SGLang uses the target's")
     else:

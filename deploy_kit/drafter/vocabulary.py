@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from deploy_kit.drafter.description import Description, MapFacts, count, text_config
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _PADDING_SHARE = 0.01
 # Offsets of a real map repeat (runs of neighbouring tokens); this many strictly rising values are ids.
 _RISING_ENOUGH = 8
+_RISING_FOR_CERTAIN = 64
 
 
 def map_targets(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -43,7 +45,8 @@ def _draft_size_key(known: Description, config: Mapping[str, Any], family: str) 
             "reject",
             f"draft_vocab_size is not in config.json: {family} reads it without a default",
             kind=WILL_NOT_LOAD,
-            error="AttributeError: 'LlamaConfig' object has no attribute 'draft_vocab_size' (all versions read)",
+            error="AttributeError: 'LlamaConfig' object has no attribute 'draft_vocab_size' (all "
+            "versions read)",
             remedy='add "draft_vocab_size": the rows of lm_head, or null to borrow the target\'s head',
         )
 
@@ -83,29 +86,34 @@ def _head(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
     head = next((t for t in known.tensors.values() if t.name.endswith("lm_head.weight")), None)
     target = text_config(known.target)
     if tied:
-        yield from _tied(known, config, target, head is not None)
+        yield from _tied(config, target, head is not None)
     elif head is None:
         if draft is not None:
             excerpt = not known.listing_complete
             yield Finding(
                 "lm-head",
                 "unknown" if excerpt else "reject",
-                "lm_head missing while draft_vocab_size is set: the head stays randomly initialised, nothing is ever "
+                "lm_head missing while draft_vocab_size is set: the head stays randomly initialised, "
+                "nothing is ever "
                 "accepted (accept length 1.00) though the server starts",
                 kind=WILL_NOT_ACCEPT,
                 essential=True,
-                remedy="remove draft_vocab_size (null) so that SGLang borrows the target's head, or add the tensor, or "
+                remedy="remove draft_vocab_size (null) so that SGLang borrows the target's head, or add "
+                "the tensor, or "
                 "use a version that borrows it (none of those read does)"
                 if own is None or draft == own
                 else "add the trained lm_head tensor: a pruned head cannot be borrowed",
             )
         elif "draft_vocab_size" in config or known.config_complete:
-            yield Finding("lm-head", "ok", "no lm_head and draft_vocab_size null: SGLang uses the target's head")
+            yield Finding(
+                "lm-head", "ok", "no lm_head and draft_vocab_size null: SGLang uses the target's head"
+            )
     elif draft is None and "draft_vocab_size" in config:
         yield Finding(
             "lm-head",
             "warn",
-            "the drafter's own lm_head is not used: with draft_vocab_size null SGLang takes the target's head",
+            "the drafter's own lm_head is not used: with draft_vocab_size null SGLang takes the "
+            "target's head",
             kind=WILL_NOT_ACCEPT,
             remedy=f"set draft_vocab_size to {head.shape[0] if head.shape else '?'} to use the trained head",
         )
@@ -115,23 +123,24 @@ def _head(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
             "reject",
             f"lm_head has {head.shape[0]} rows, draft_vocab_size is {draft}",
             kind=WILL_NOT_LOAD,
-            error="AssertionError: self.org_vocab_size=… loaded_weight.shape[output_dim]=… (all versions read)",
-            remedy=f"set draft_vocab_size to {head.shape[0]} if the map d2t has that many entries too; otherwise "
+            error="AssertionError: self.org_vocab_size=… loaded_weight.shape[output_dim]=… (all "
+            "versions read)",
+            remedy=f"set draft_vocab_size to {head.shape[0]} if the map d2t has that many entries too; "
+            "otherwise "
             "head and config are of different drafters",
         )
     elif head is not None and type(draft) is int:
         yield Finding("lm-head", "ok", f"lm_head rows = draft_vocab_size ({draft})")
 
 
-def _tied(
-    known: Description, config: Mapping[str, Any], target: Mapping[str, Any], has_head: bool
-) -> Iterator[Finding]:
+def _tied(config: Mapping[str, Any], target: Mapping[str, Any], has_head: bool) -> Iterator[Finding]:
     draft, own = count(config, "draft_vocab_size"), count(config, "vocab_size")
     if draft is not None and own is not None and draft != own:
         yield Finding(
             "tied-head",
             "reject",
-            f"tie_word_embeddings with a pruned vocabulary: the head becomes the target's embedding, whose first {draft} "
+            "tie_word_embeddings with a pruned vocabulary: the head becomes the target's embedding, "
+            f"whose first {draft} "
             "rows are then read as draft tokens",
             kind=WILL_NOT_ACCEPT,
             remedy="set tie_word_embeddings to false and ship the trained lm_head",
@@ -141,7 +150,9 @@ def _tied(
     own_head = " (the lm_head in the file is not read)" if has_head else ""
     if target_tied is True and not has_head:
         yield Finding(
-            "tied-head", "ok", "tied head: SGLang uses the target's embedding, which is the target's head as well"
+            "tied-head",
+            "ok",
+            "tied head: SGLang uses the target's embedding, which is the target's head as well",
         )
         return
     yield Finding(
@@ -155,7 +166,8 @@ def _tied(
             else "; right only if the target ties its head too"
         ),
         kind=WILL_NOT_ACCEPT,
-        remedy='set tie_word_embeddings to false; then "draft_vocab_size": null borrows the target\'s real head, or ship '
+        remedy='set tie_word_embeddings to false; then "draft_vocab_size": null borrows the target\'s '
+        "real head, or ship "
         "the trained lm_head",
     )
 
@@ -170,12 +182,15 @@ def _map(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
         return
     if listed is None and known.d2t is None:
         if pruned:
-            side = [name for name in known.other_files if name.endswith((".pt", ".pth", ".bin", ".npy", ".json"))]
+            side = [
+                name for name in known.other_files if name.endswith((".pt", ".pth", ".bin", ".npy", ".json"))
+            ]
             side = [name for name in side if name not in ("config.json", "generation_config.json")]
             yield Finding(
                 "d2t-missing",
                 "reject" if known.listing_complete else "unknown",
-                f"pruned vocabulary ({draft} of {own}) without d2t: draft ids are read as target ids, acceptance "
+                f"pruned vocabulary ({draft} of {own}) without d2t: draft ids are read as target ids, "
+                "acceptance "
                 "collapses silently",
                 kind=WILL_NOT_ACCEPT,
                 essential=True,
@@ -192,7 +207,8 @@ def _map(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "d2t",
             "reject",
-            "d2t with draft_vocab_size null: the head is the target's, with one row a target token, and d2t is applied on "
+            "d2t with draft_vocab_size null: the head is the target's, with one row a target token, and "
+            "d2t is applied on "
             "top of it",
             kind=WILL_NOT_ACCEPT,
             remedy="set draft_vocab_size to the length of d2t and ship the pruned lm_head",
@@ -200,10 +216,14 @@ def _map(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
         return
     if known.d2t is not None and own is not None:
         length = listed.shape[0] if listed is not None and listed.shape else draft
-        yield from check_map_values(known.d2t, length if type(length) is int else None, own, pruned, known.t2d)
+        yield from check_map_values(
+            known.d2t, length if type(length) is int else None, own, pruned, known.t2d
+        )
         yield from _against_reference(known)
     elif pruned:
-        yield Finding("d2t-values", "unknown", "the values of d2t were not given: offsets, range and order are unknown")
+        yield Finding(
+            "d2t-values", "unknown", "the values of d2t were not given: offsets, range and order are unknown"
+        )
 
 
 def _listed_map(dtype: str, shape: tuple[int, ...], draft: Any, own: int | None) -> Iterator[Finding]:
@@ -220,7 +240,8 @@ def _listed_map(dtype: str, shape: tuple[int, ...], draft: Any, own: int | None)
         yield Finding(
             "d2t-length",
             "reject",
-            f"d2t has {shape[0]} entries, one a target token: it looks like t2d or a map the other way round; "
+            f"d2t has {shape[0]} entries, one a target token: it looks like t2d or a map the other way "
+            "round; "
             f"draft_vocab_size is {draft}",
             kind=WILL_NOT_ACCEPT,
             remedy="export d2t with one offset a draft token",
@@ -230,9 +251,15 @@ def _listed_map(dtype: str, shape: tuple[int, ...], draft: Any, own: int | None)
             "d2t-length",
             "reject",
             f"d2t has {shape[0]} entries, draft_vocab_size is {draft}: "
-            + ("draft ids beyond its end have no target id" if shape[0] < draft else "head and map are of different drafters"),
+            + (
+                "draft ids beyond its end have no target id"
+                if shape[0] < draft
+                else "head and map are of different drafters"
+            ),
             kind=WILL_NOT_ACCEPT,
-            error="index out of range (a device-side assert on a GPU) at the first such draft" if shape[0] < draft else "",
+            error="index out of range (a device-side assert on a GPU) at the first such draft"
+            if shape[0] < draft
+            else "",
             remedy="take lm_head and d2t from the same export",
         )
     elif type(draft) is int:
@@ -243,9 +270,14 @@ def _listed_map(dtype: str, shape: tuple[int, ...], draft: Any, own: int | None)
             "d2t-type",
             "reject",
             f"d2t is stored as {dtype}: "
-            + ("too small for token ids" if small else "token ids must be whole numbers, and this type rounds them"),
+            + (
+                "too small for token ids"
+                if small
+                else "token ids must be whole numbers, and this type rounds them"
+            ),
             kind=WILL_NOT_ACCEPT,
-            remedy="export it as int64, without casting the checkpoint's integer buffers to the weights' type",
+            remedy="export it as int64, without casting the checkpoint's integer buffers to the "
+            "weights' type",
         )
 
 
@@ -263,16 +295,19 @@ def check_map_values(
     outside = int(np.count_nonzero((targets < 0) | (targets >= vocabulary)))
     rising = bool(values.size >= _RISING_ENOUGH and np.all(np.diff(values) > 0))
     ids_agree = mask is not None and outside_of(values, vocabulary) == 0 and _covers(mask, values)
-    if ids_agree or (rising and outside_of(values, vocabulary) == 0 and (outside or (mask is None and values.size >= 64))):
-        if not (mask is not None and outside == 0 and _covers(mask, targets)):
-            yield _absolute()
-            return
+    offsets_agree = mask is not None and outside == 0 and _covers(mask, targets)
+    looks_absolute = rising and outside_of(values, vocabulary) == 0
+    certain = outside > 0 or (mask is None and values.size >= _RISING_FOR_CERTAIN)
+    if not offsets_agree and (ids_agree or (looks_absolute and certain)):
+        yield _absolute()
+        return
     if outside:
         worst = int(targets.max()) if int(targets.max()) >= vocabulary else int(targets.min())
         yield Finding(
             "d2t-range",
             "reject",
-            f"d2t leads outside the target's vocabulary at {outside} of {values.size} positions (id {worst}, allowed "
+            f"d2t leads outside the target's vocabulary at {outside} of {values.size} positions (id "
+            f"{worst}, allowed "
             f"0 to {vocabulary - 1})",
             kind=WILL_NOT_ACCEPT,
             error="index out of range in the embedding (a device-side assert on a GPU)",
@@ -283,7 +318,8 @@ def check_map_values(
         yield Finding(
             "d2t-zeros",
             "reject",
-            f"d2t is all zeros: draft ids would be the first {values.size} target ids, the look of a map that was never "
+            f"d2t is all zeros: draft ids would be the first {values.size} target ids, the look of a "
+            "map that was never "
             "filled in",
             kind=WILL_NOT_ACCEPT,
             remedy="export the map that the training used",
@@ -294,7 +330,8 @@ def check_map_values(
         yield Finding(
             "d2t-duplicates",
             "reject" if duplicates > 0.01 * values.size else "warn",
-            f"{duplicates} of {values.size} draft tokens stand for a target token that another one stands for already",
+            f"{duplicates} of {values.size} draft tokens stand for a target token that another one "
+            "stands for already",
             kind=WILL_NOT_ACCEPT,
             remedy="the map is damaged or of another vocabulary: export it again",
         )
@@ -306,7 +343,8 @@ def check_map_values(
             yield Finding(
                 "t2d",
                 "reject" if agreeing < 0.9 * have.size else "warn",
-                f"t2d and d2t disagree: d2t names {have.size} tokens, t2d marks {wanted}, {agreeing} are the same (SGLang "
+                f"t2d and d2t disagree: d2t names {have.size} tokens, t2d marks {wanted}, {agreeing} "
+                "are the same (SGLang "
                 "reads d2t only)",
                 kind=WILL_NOT_ACCEPT,
                 remedy="one of the two is of another vocabulary: export both again",
@@ -322,12 +360,16 @@ def check_map_values(
             remedy="make sure that lm_head and d2t come from the same export",
         )
     elif not duplicates:
-        yield Finding("d2t-values", "ok", f"d2t: {values.size} offsets, target ids {int(targets[0])} to {int(targets[-1])}, rising")
+        yield Finding(
+            "d2t-values",
+            "ok",
+            f"d2t: {values.size} offsets, target ids {int(targets[0])} to {int(targets[-1])}, rising",
+        )
 
 
 def _partial_map(facts: MapFacts, length: int | None, vocabulary: int, pruned: bool) -> Iterator[Finding]:
     first, last = facts.first, facts.last
-    rising = len(first) >= _RISING_ENOUGH and all(b > a for a, b in zip(first, first[1:], strict=False))
+    rising = len(first) >= _RISING_ENOUGH and all(b > a for a, b in pairwise(first))
     maximum = max((*first, *last, *([] if facts.maximum is None else [facts.maximum])), default=None)
     minimum = min((*first, *last, *([] if facts.minimum is None else [facts.minimum])), default=None)
     too_far = None
@@ -361,7 +403,8 @@ def _partial_map(facts: MapFacts, length: int | None, vocabulary: int, pruned: b
         yield Finding(
             "d2t-zeros",
             "reject",
-            "d2t is all zeros: draft ids would be the first target ids, the look of a map that was never filled in",
+            "d2t is all zeros: draft ids would be the first target ids, the look of a map that was "
+            "never filled in",
             kind=WILL_NOT_ACCEPT,
             remedy="export the map that the training used",
         )
@@ -374,14 +417,17 @@ def _partial_map(facts: MapFacts, length: int | None, vocabulary: int, pruned: b
             remedy="check the whole map: give the folder instead of a listing",
         )
     else:
-        yield Finding("d2t-values", "unknown", "only some values of d2t were given; those are possible offsets")
+        yield Finding(
+            "d2t-values", "unknown", "only some values of d2t were given; those are possible offsets"
+        )
 
 
 def _absolute() -> Finding:
     return Finding(
         "d2t-absolute",
         "reject",
-        "d2t holds absolute target ids, SGLang reads offsets (target id = d2t[i] + i): every draft token becomes another "
+        "d2t holds absolute target ids, SGLang reads offsets (target id = d2t[i] + i): every draft "
+        "token becomes another "
         "one",
         kind=WILL_NOT_ACCEPT,
         remedy="subtract the position from each entry: d2t[i] = target id - i",
@@ -434,18 +480,23 @@ def _tokenizers(known: Description) -> Iterator[Finding]:
     elif facts.moved or (facts.only_drafter and not facts.added_only):
         yield Finding(
             "tokenizer",
-            "reject" if facts.moved > 0.01 * facts.target_size or facts.only_drafter > 0.01 * facts.target_size else "warn",
-            f"the drafter ships another tokenizer: {facts.moved} tokens have another id, {facts.only_drafter} are not in "
+            "reject"
+            if facts.moved > 0.01 * facts.target_size or facts.only_drafter > 0.01 * facts.target_size
+            else "warn",
+            f"the drafter ships another tokenizer: {facts.moved} tokens have another id, "
+            f"{facts.only_drafter} are not in "
             f"the target's, {facts.only_target} are not in the drafter's",
             kind=WILL_NOT_ACCEPT,
-            remedy="SGLang uses the target's tokenizer; a drafter trained with another one names other tokens: use one "
+            remedy="SGLang uses the target's tokenizer; a drafter trained with another one names other "
+            "tokens: use one "
             "made for this target",
         )
     else:
         yield Finding(
             "tokenizer",
             "warn",
-            f"the tokenizers differ in added tokens only ({facts.only_drafter} of the drafter's, {facts.only_target} of the "
+            f"the tokenizers differ in added tokens only ({facts.only_drafter} of the drafter's, "
+            f"{facts.only_target} of the "
             "target's)",
             kind=WILL_NOT_ACCEPT,
             remedy="special tokens (thinking, tools) will not be drafted where they differ",

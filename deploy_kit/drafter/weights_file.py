@@ -1,6 +1,6 @@
 """Reading safetensors checkpoints by their headers; values only where asked, and never by unpickling.
 
-Format: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, then the data.
+Format: header length (8 bytes, little-endian), a JSON header {name: {dtype, shape, data_offsets}}, the data.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 # Bits of one element; packed 4-bit types exist since safetensors 0.6.
 DTYPE_BITS = {
-    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64,
-    "C64": 64,
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6,
+    "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "I64": 64,
+    "U64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
 # BF16 has no numpy type: its two bytes are read as they are.
 NUMPY_TYPES = {
-    "BOOL": "u1", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "<u2", "I32": "<i4",
-    "U32": "<u4", "F32": "<f4", "I64": "<i8", "U64": "<u8", "F64": "<f8",
+    "BOOL": "u1", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "BF16": "<u2",
+    "I32": "<i4", "U32": "<u4", "F32": "<f4", "I64": "<i8", "U64": "<u8", "F64": "<f8",
 }  # fmt: skip
 
 
@@ -103,7 +103,9 @@ def _read_folder(folder: Path) -> Weights:
         return _read_indexed(folder)
     shards = [name for name in names if name.endswith(".safetensors")]
     if len(shards) == 2 and set(shards) == {"consolidated.safetensors", "model.safetensors"}:
-        shards = ["model.safetensors"]  # as SGLang does: the other one is the same weights in Mistral's layout
+        shards = [
+            "model.safetensors"
+        ]  # as SGLang does: the other one is the same weights in Mistral's layout
     if not shards:
         pickled = [name for name in names if name.endswith(PICKLED_SUFFIXES)]
         if pickled:
@@ -161,7 +163,9 @@ def _read_indexed(folder: Path) -> Weights:
             remedy="index and shards are of different downloads: fetch them again together",
             exit_code=ExitCode.INPUT,
         )
-    return Weights(weights.files, weights.tensors, tuple(name for name in weights.tensors if name not in listed))
+    return Weights(
+        weights.files, weights.tensors, tuple(name for name in weights.tensors if name not in listed)
+    )
 
 
 def _join(files: list[WeightsFile]) -> Weights:
@@ -181,13 +185,16 @@ def _join(files: list[WeightsFile]) -> Weights:
 
 
 def read_header(path: Path) -> WeightsFile:
-    """Read one file's header and check it against the file's size; every inconsistency is a `DeployKitError`."""
+    """Read one file's header and check it against the file's size; every inconsistency is a
+    `DeployKitError`."""
     try:
         with path.open("rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             prefix = handle.read(LENGTH_BYTES)
             if len(prefix) < LENGTH_BYTES:
-                raise _broken(path, f"only {len(prefix)} bytes", "not a safetensors file, or an empty download")
+                raise _broken(
+                    path, f"only {len(prefix)} bytes", "not a safetensors file, or an empty download"
+                )
             (length,) = struct.unpack("<Q", prefix)
             if length > HEADER_LIMIT_BYTES:
                 raise _broken(
@@ -197,7 +204,11 @@ def read_header(path: Path) -> WeightsFile:
                     allowed=f"at most {HEADER_LIMIT_BYTES} bytes",
                 )
             if LENGTH_BYTES + length > size:
-                raise _broken(path, f"{size} bytes, header needs {LENGTH_BYTES + length}", "truncated: download it again")
+                raise _broken(
+                    path,
+                    f"{size} bytes, header needs {LENGTH_BYTES + length}",
+                    "truncated: download it again",
+                )
             raw = handle.read(length)
     except OSError as error:
         raise file_error("cannot read weights", path, error) from error
@@ -207,12 +218,17 @@ def read_header(path: Path) -> WeightsFile:
         raise _broken(path, "__metadata__ that is not a table", "the header is damaged")
     data_start = LENGTH_BYTES + length
     tensors = sorted(
-        (_tensor(path, name, entry, data_start) for name, entry in table.items()), key=lambda t: (t.start, t.end)
+        (_tensor(path, name, entry, data_start) for name, entry in table.items()),
+        key=lambda t: (t.start, t.end),
     )
     position = data_start
     for tensor in tensors:
         if tensor.start != position:
-            raise _broken(path, f"{tensor.name} starts at {tensor.start}, not {position}", "tensors overlap or leave holes")
+            raise _broken(
+                path,
+                f"{tensor.name} starts at {tensor.start}, not {position}",
+                "tensors overlap or leave holes",
+            )
         position = tensor.end
     if position != size:
         what = "truncated: download it again" if position > size else "bytes after the last tensor"
@@ -231,7 +247,9 @@ def _parse_table(path: Path, raw: bytes) -> dict[str, Any]:
     try:
         table = json.loads(raw.decode("utf-8"), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise _broken(path, f"a header that is not JSON ({str(error)[:80]})", "not a safetensors file, or damaged") from error
+        raise _broken(
+            path, f"a header that is not JSON ({str(error)[:80]})", "not a safetensors file, or damaged"
+        ) from error
     if not isinstance(table, dict):
         raise _broken(path, "a header that is not a table", "not a safetensors file, or damaged")
     return table
@@ -241,12 +259,18 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> Tensor:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise _broken(path, f"{name}: {str(entry)[:80]}", "an entry needs dtype, shape and data_offsets") from error
+        raise _broken(
+            path, f"{name}: {str(entry)[:80]}", "an entry needs dtype, shape and data_offsets"
+        ) from error
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise _broken(path, f"{name} of type {str(dtype)[:40]}", "unknown type", allowed=", ".join(DTYPE_BITS))
+        raise _broken(
+            path, f"{name} of type {str(dtype)[:40]}", "unknown type", allowed=", ".join(DTYPE_BITS)
+        )
     whole = [*shape, begin, end] if isinstance(shape, list) else None
     if whole is None or any(type(number) is not int or number < 0 or number >= 2**63 for number in whole):
-        raise _broken(path, f"{name}: shape {str(shape)[:60]}, offsets {str([begin, end])[:60]}", "not counts")
+        raise _broken(
+            path, f"{name}: shape {str(shape)[:60]}, offsets {str([begin, end])[:60]}", "not counts"
+        )
     elements = 1
     for size in shape:
         elements *= size
@@ -260,19 +284,27 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> Tensor:
 
 
 def read_array(tensor: Tensor, rows: slice | None = None) -> NDArray[Any]:
-    """Return a tensor's values (BF16 as its raw two bytes, uint16); with `rows`, only those of the first axis."""
+    """Return a tensor's values (BF16 as its raw two bytes, uint16); with `rows`, only those of the first
+    axis."""
     import numpy as np
 
     if tensor.dtype not in NUMPY_TYPES:
         raise DeployKitError(
-            f"values of type {tensor.dtype} are not read", file=tensor.file, key=tensor.name, exit_code=ExitCode.INPUT
+            f"values of type {tensor.dtype} are not read",
+            file=tensor.file,
+            key=tensor.name,
+            exit_code=ExitCode.INPUT,
         )
     kind = np.dtype(NUMPY_TYPES[tensor.dtype])
     start, count, shape = tensor.start, tensor.size_bytes, tensor.shape
     if rows is not None and shape:
         first, last, _ = rows.indices(shape[0])
         row_bytes = tensor.size_bytes // shape[0] if shape[0] else 0
-        start, count, shape = start + first * row_bytes, (last - first) * row_bytes, (last - first, *shape[1:])
+        start, count, shape = (
+            start + first * row_bytes,
+            (last - first) * row_bytes,
+            (last - first, *shape[1:]),
+        )
     try:
         with tensor.file.open("rb") as handle:
             handle.seek(start)
@@ -304,7 +336,8 @@ def from_float32(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def header_bytes(tensors: list[tuple[str, str, tuple[int, ...], int]], metadata: dict[str, str]) -> bytes:
-    """Given (name, dtype, shape, bytes) in file order, return the length prefix and header, padded to 8 bytes."""
+    """Given (name, dtype, shape, bytes) in file order, return the length prefix and header, padded to 8
+    bytes."""
     table: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     position = 0
     for name, dtype, shape, count in tensors:
