@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Builds the models of a rehearsal on the CPU.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Builds what a rehearsal on the CPU serves.", no_args_is_help=True, add_completion=False)
 models_app = typer.Typer(help="The tiny models whose text and accept length are known beforehand.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
+ngram_app = typer.Typer(help="SGLang's n-gram module, compiled beforehand.", no_args_is_help=True)
+app.add_typer(ngram_app, name="ngram")
 
 
 @models_app.command("build")
@@ -30,6 +32,24 @@ def build(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to 
         print(f"deploy-kit-rehearsal: cannot write the models: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     print(f"{'made' if made else 'already there'}: {folder}")
+
+
+@ngram_app.command("build")
+def build_ngram() -> None:
+    """Compile SGLang's own n-gram module into this package (needs c++; about ten seconds).
+
+    Example: deploy-kit-rehearsal ngram build
+
+    Exit codes: 0 made, 1 it could not be compiled or written.
+    """
+    from deploy_kit_rehearsal import ngram
+
+    try:
+        library = ngram.build()
+    except (ngram.CannotCompile, OSError) as error:
+        print(f"deploy-kit-rehearsal: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(f"made: {library}")
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
 """SGLang plug-in (entry point `deploy_kit_rehearsal` in `sglang.srt.plugins`): what the CPU rehearsal needs of SGLang.
 
-One hook: `--attention-backend intel_amx` is kept on CPUs without AMX. SGLang replaces it there by `torch_native`,
-which refuses EAGLE; the stand-in's attention operators need no AMX.
+Two hooks. `--attention-backend intel_amx` is kept on CPUs without AMX: SGLang replaces it there by `torch_native`, which
+refuses EAGLE; the stand-in's attention operators need no AMX. And SGLang's n-gram module is loaded from the file compiled
+by `deploy-kit-rehearsal ngram build`, where there is one.
 """
 
 import logging
 import os
 from typing import Any
+
+from deploy_kit_rehearsal import ngram
 
 logger = logging.getLogger(__name__)
 
@@ -31,4 +34,6 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(ATTENTION_FALLBACK, keep_attention_backend, HookType.REPLACE)
+    if ngram.built_library().is_file():
+        HookRegistry.register(ngram.LOAD, ngram.load_built_module, HookType.AROUND)
     logger.warning("deploy_kit_rehearsal: REHEARSAL on the CPU engine; no number from here says anything about a GPU")
