@@ -34,8 +34,8 @@ class Spread(_Strict):
 
 class EngineCell(_Strict):
     """What the engine's own counters say about exactly the cell's interval. A value that could not be had is
-    null and `unknown` says why. Times are seconds for one verify round (one speculation cycle); for plain
-    decoding, `step_seconds` is one decode step."""
+    null and `unknown` says why. Times are seconds for one verify round; `step_seconds` is one cycle from
+    verify to verify or, for plain decoding, one decode forward (without host gaps)."""
 
     accept_length: Positive | None = None
     accept_length_source: str | None = None

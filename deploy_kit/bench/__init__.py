@@ -1,0 +1,1 @@
+"""Measuring a running server: load, samples, the engine's counters, a receipt."""
