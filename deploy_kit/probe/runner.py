@@ -1,0 +1,437 @@
+"""Runs candidates: starts their ranks, checks them, and measures the correct ones in interleaved rounds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from deploy_kit.probe.candidates import TUNED_VARIABLES, Candidate, Point, nccl_candidate, why_not
+from deploy_kit.probe.classify import Outcome
+from deploy_kit.probe.group import Group, GroupFailedError
+from deploy_kit.probe.machine import Machine, available_memory_bytes
+from deploy_kit.probe.search import next_points
+
+Say = Callable[[str], None]
+ANCHOR = "nccl-default"
+
+# What SGLang exports unless told otherwise, and multicast off: measured as it will be served.
+_AS_SERVED = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+_WARNINGS = {
+    "NCCL_DEBUG": "WARN",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",
+}
+_GPU_PROCESS_BYTES = 600 * 1024**2
+_CPU_PROCESS_BYTES = 250 * 1024**2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure and how long it may take. Sizes are [tokens, hidden] in bf16."""
+
+    hidden: int
+    tokens: tuple[int, ...]
+    count: int
+    ranks: int
+    backend: Literal["nccl", "gloo"]
+    python: str
+    budget_seconds: float = 120.0
+    step_limit_seconds: float = 25.0
+    start_limit_seconds: float = 120.0
+    check_repeats: int = 3
+    replay_repeats: int = 3
+    screening_rounds: int = 2
+    screening_replays: int = 6
+    final_rounds: int = 5
+    final_replays: int = 10
+    eager_calls: int = 20
+    together: int | None = None  # most candidates alive at once; None: from the free memory
+    base_environment: Mapping[str, str] = field(default_factory=dict)
+    task: Literal["allreduce", "fusion"] = "allreduce"
+
+    def job(self, candidate: Candidate) -> dict[str, Any]:
+        """Return the job that this candidate's ranks get."""
+        return {
+            "task": self.task,
+            "device": "cuda" if self.backend == "nccl" else "cpu",
+            "path": candidate.path,
+            "fault": None if candidate.fault is None else dict(candidate.fault),
+            "hidden": self.hidden,
+            "tokens": list(self.tokens),
+            "count": self.count,
+            "collective_limit_seconds": self.step_limit_seconds * 4,
+            "working_set_bytes": (16 if self.backend == "nccl" else 1) * 1024**2,
+        }
+
+    def environment(self, candidate: Candidate) -> dict[str, str]:
+        """Return the environment of this candidate's ranks: the caller's without the settings under test,
+        what serving exports, the base, then the candidate's own."""
+        inherited = {name: value for name, value in os.environ.items() if name not in TUNED_VARIABLES}
+        return {**_WARNINGS, **_AS_SERVED, **inherited, **self.base_environment, **candidate.environment}
+
+
+@dataclass
+class Record:
+    """What became of one candidate. `samples`: stage → tokens → rounds of µs per all-reduce."""
+
+    candidate: Candidate
+    outcome: Outcome = Outcome("not-run", cause="not started")
+    seconds: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+    steps_seconds: dict[str, float] = field(default_factory=dict)
+    ranks_agree: bool | None = None
+    samples: dict[str, dict[int, list[list[float]]]] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, stage: str, tokens: int, samples: Sequence[float]) -> None:
+        """Add one round's samples."""
+        self.samples.setdefault(stage, {}).setdefault(tokens, []).append(list(samples))
+
+    def rounds(self, tokens: int, stage: str = "final") -> list[list[float]]:
+        """Return the rounds of one size, empty when there are none."""
+        return self.samples.get(stage, {}).get(tokens, [])
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether every check passed and nothing failed later."""
+        return self.outcome.status == "ok"
+
+
+@dataclass
+class ProbeRun:
+    """Everything a run found out."""
+
+    settings: Settings
+    records: dict[str, Record]
+    seconds: float
+    machine_facts: dict[str, Any]
+    snapshots: list[list[dict[str, Any]]]
+    left_out: list[str]
+    notes: list[str]
+
+
+class Runner:
+    """One run. Keeps the groups of candidates that may be measured again alive, and ends all in the end."""
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self.settings = settings
+        self.say = say
+        self.started = time.monotonic()
+        self.records: dict[str, Record] = {}
+        self.groups: dict[str, Group] = {}
+        self.machine = Machine(settings.ranks)
+        self.snapshots: list[list[dict[str, Any]]] = []
+        self.left_out: list[str] = []
+        self.notes: list[str] = []
+        self.ratios: dict[Point, dict[int, float]] = {}
+        self.name_ratios: dict[str, dict[int, float]] = {}
+
+    # --- whole runs --------------------------------------------------------------------------------------
+
+    def search(self, first: Sequence[Candidate], axes: Sequence[str]) -> ProbeRun:
+        """Measure the first pass, then follow the coordinate search while the budget lasts, then measure the
+        best again, interleaved, in more rounds."""
+        facts = self.machine.facts()
+        try:
+            self._screen(first, keep=self._together() - 1)
+            per_candidate = self._elapsed() / max(
+                1, sum(record.seconds > 0 for record in self.records.values())
+            )
+            while points := next_points(self.ratios, self.settings.tokens, axes, self._failed_points()):
+                room = int((self._remaining() - self._final_seconds()) / max(per_candidate, 0.1))
+                wave = [nccl_candidate(dict(point)) for point in points[: min(room, self._together() - 1)]]
+                if not wave:
+                    self.left_out += [nccl_candidate(dict(point)).name for point in points]
+                    self.notes.append("the budget ended before the search converged")
+                    break
+                before = self._elapsed()
+                self._screen(wave, keep=self._together() - 1)
+                per_candidate = max(per_candidate * 0.5, (self._elapsed() - before) / len(wave))
+            self._final()
+            return self._result(facts)
+        finally:
+            self.close()
+
+    def measure(self, candidates: Sequence[Candidate]) -> ProbeRun:
+        """Measure the named candidates only, all of them interleaved; NCCL's default comes along as anchor."""
+        facts = self.machine.facts()
+        try:
+            if len(candidates) < self._together():
+                for candidate in self._started(candidates):
+                    self._prepare(candidate)
+                self._rounds([name for name in self.groups], "final", self.settings.final_rounds)
+            else:
+                self._screen(candidates, keep=self._together() - 1)
+                self._final()
+            return self._result(facts)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End every rank that is still alive."""
+        for group in self.groups.values():
+            left = group.kill()
+            if left:
+                self.notes.append(f"processes {', '.join(map(str, left))} did not end when killed")
+        self.groups.clear()
+
+    # --- stages ------------------------------------------------------------------------------------------
+
+    def _screen(self, candidates: Sequence[Candidate], keep: int) -> None:
+        """Prepare candidates in waves, measure each wave interleaved with the anchor, keep the promising."""
+        todo = list(candidates)
+        while todo:
+            room = max(1, self._together() - len(self.groups))
+            wave, todo = todo[:room], todo[room:]
+            names = []
+            for candidate in self._started(wave):
+                if self._prepare(candidate):
+                    names.append(candidate.name)
+            measured = [*([ANCHOR] if ANCHOR in self.groups and ANCHOR not in names else []), *names]
+            stage = f"screen-{sum(name.startswith('screen-') for name in self._stages()) + 1}"
+            self._rounds(measured, stage, self.settings.screening_rounds)
+            self._note_ratios(measured, stage)
+            self._drop_slow(max(2, self._together() // 2) if todo else keep)
+
+    def _final(self) -> None:
+        names = self._finalists()
+        rounds = self.settings.final_rounds
+        self.say(f"final: {', '.join(names)}, {rounds} interleaved rounds")
+        self._rounds(names, "final", rounds)
+
+    def _rounds(self, names: Sequence[str], stage: str, rounds: int) -> None:
+        """A B C A B C: one measurement of each in every round, from another start each time."""
+        final = stage == "final"
+        for number in range(rounds):
+            shift = number % max(1, len(names))
+            for name in [*names[shift:], *names[:shift]]:
+                if name not in self.groups:
+                    continue
+                self.say(f"measuring {name}, round {number + 1} of {rounds}")
+                self._measure_once(name, stage, eager=final)
+
+    def _measure_once(self, name: str, stage: str, *, eager: bool) -> None:
+        settings = self.settings
+        record = self.records[name]
+        began = time.monotonic()
+        try:
+            answers = self.groups[name].command(
+                "measure",
+                settings.step_limit_seconds * 2,
+                tokens=list(settings.tokens),
+                replays=settings.final_replays if stage == "final" else settings.screening_replays,
+                warmup=3,
+                eager_calls=settings.eager_calls if eager else 0,
+            )
+        except GroupFailedError as error:
+            self._fail(record, error.outcome)
+            return
+        finally:
+            record.seconds += time.monotonic() - began
+        snapshot = self.machine.snapshot()
+        if snapshot is not None:
+            self.snapshots.append(snapshot)
+        for tokens in settings.tokens:
+            # The slowest rank decides when a step is over.
+            record.add(stage, tokens, _slowest([answer["graph_us"][str(tokens)] for answer in answers]))
+            if "unfused_us" in answers[0]:
+                record.add(
+                    "unfused", tokens, _slowest([answer["unfused_us"][str(tokens)] for answer in answers])
+                )
+            if eager and answers[0].get("eager_us"):
+                record.add("eager", tokens, _slowest([answer["eager_us"][str(tokens)] for answer in answers]))
+
+    # --- one candidate -----------------------------------------------------------------------------------
+
+    def _started(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Start the ranks of all of them at once (importing torch takes longest) and return those started."""
+        settings = self.settings
+        begun = []
+        for candidate in candidates:
+            record = self.records.setdefault(candidate.name, Record(candidate))
+            reason = why_not(candidate, {**self._inherited(), **settings.base_environment}, settings.backend)
+            if reason is not None:
+                record.outcome = Outcome("unsupported", cause=reason)
+                continue
+            if candidate.name not in self.groups:
+                self.groups[candidate.name] = Group(
+                    python=settings.python,
+                    job=settings.job(candidate),
+                    world_size=settings.ranks,
+                    environment=settings.environment(candidate),
+                )
+            begun.append(candidate)
+        self.say(f"starting {len(begun)} candidates with {settings.ranks} ranks each")
+        ready = []
+        for candidate in begun:
+            record = self.records[candidate.name]
+            if self._step(record, "start"):
+                ready.append(candidate)
+        return ready
+
+    def _prepare(self, candidate: Candidate) -> bool:
+        """Join, check, capture and check the replay, one candidate at a time: alone on the GPUs."""
+        record = self.records[candidate.name]
+        for step, arguments in (
+            ("join", {}),
+            ("check", {"repeats": self.settings.check_repeats}),
+            ("capture", {}),
+            ("replay", {"repeats": self.settings.replay_repeats}),
+        ):
+            self.say(f"{candidate.name}: {step}")
+            if not self._step(record, step, **arguments):
+                return False
+        record.outcome = Outcome("ok")
+        return True
+
+    def _step(self, record: Record, step: str, **arguments: Any) -> bool:
+        group = self.groups[record.candidate.name]
+        began = time.monotonic()
+        try:
+            if step == "start":
+                answers = group.started(self.settings.start_limit_seconds)
+                record.facts = answers[0]
+            else:
+                # Implementations with buffers to share and tactics to tune take longer to join.
+                patience = 2.5 if step == "join" and record.candidate.path != "process-group" else 1.0
+                answers = group.command(step, self.settings.step_limit_seconds * patience, **arguments)
+        except GroupFailedError as error:
+            self._fail(record, error.outcome)
+            return False
+        finally:
+            taken = time.monotonic() - began
+            record.seconds += taken
+            record.steps_seconds[step] = round(taken, 3)
+        if step == "check":
+            record.ranks_agree = all(answer["digests"] == answers[0]["digests"] for answer in answers)
+            if "largest_gap_to_unfused" in answers[0]:
+                gaps = [answer["largest_gap_to_unfused"] for answer in answers]
+                record.extra["largest_gap_to_unfused"] = {
+                    key: max(gap[key] for gap in gaps) for key in gaps[0]
+                }
+        return True
+
+    def _fail(self, record: Record, outcome: Outcome) -> None:
+        record.outcome = outcome
+        group = self.groups.pop(record.candidate.name, None)
+        if group is not None:
+            group.kill()
+        self.say(f"{record.candidate.name}: {outcome.text()} (after {self._elapsed():.1f} s)")
+
+    # --- choosing ----------------------------------------------------------------------------------------
+
+    def _note_ratios(self, names: Sequence[str], stage: str) -> None:
+        anchor = self.records.get(ANCHOR)
+        for name in names:
+            record = self.records[name]
+            if anchor is None or not record.is_ok:
+                continue
+            ratios = {}
+            for tokens in self.settings.tokens:
+                mine, theirs = record.rounds(tokens, stage), anchor.rounds(tokens, stage)
+                if mine and theirs:
+                    ratios[tokens] = _middle(mine) / _middle(theirs)
+            self.name_ratios[name] = ratios
+            if record.candidate.is_nccl and record.candidate.point is not None:
+                self.ratios[record.candidate.point] = ratios
+
+    def _finalists(self) -> list[str]:
+        """The anchor, today's setting, the story's, and the two fastest of each size; alive ones only."""
+        wanted = [ANCHOR, "host-file", "story-2ch-128k"]
+        for tokens in self.settings.tokens:
+            ordered = sorted(
+                (
+                    name
+                    for name in self.name_ratios
+                    if name in self.groups and tokens in self.name_ratios[name]
+                ),
+                key=lambda name: self.name_ratios[name][tokens],
+            )
+            nccl = [name for name in ordered if self.records[name].candidate.is_nccl]
+            wanted += [*ordered[:2], *nccl[:2]]
+        overall = sorted(
+            (name for name in self.groups if self.records[name].candidate.is_nccl),
+            key=lambda name: self._score(name),
+        )
+        return [name for name in dict.fromkeys([*wanted, *overall[:2]]) if name in self.groups]
+
+    def _drop_slow(self, keep: int) -> None:
+        kept = set(self._finalists())
+        ordered = sorted(self.groups, key=lambda name: (name not in kept, self._score(name)))
+        for name in ordered[max(keep, 1) :]:
+            self.groups.pop(name).kill()
+
+    def _score(self, name: str) -> float:
+        ratios = self.name_ratios.get(name)
+        if not ratios:
+            return float("inf")
+        return sum(ratios.values()) / len(ratios)
+
+    def _failed_points(self) -> list[Point]:
+        return [
+            record.candidate.point
+            for record in self.records.values()
+            if record.candidate.point is not None and record.outcome.status not in ("ok", "not-run")
+        ]
+
+    def _stages(self) -> set[str]:
+        return {stage for record in self.records.values() for stage in record.samples}
+
+    def _together(self) -> int:
+        if self.settings.together is not None:
+            return max(2, self.settings.together)
+        each = (
+            _GPU_PROCESS_BYTES if self.settings.backend == "nccl" else _CPU_PROCESS_BYTES
+        ) * self.settings.ranks
+        available = available_memory_bytes()
+        alive = each * len(self.groups)
+        fitting = 8 if available is None else int((available + alive) * 0.6 // each)
+        return max(3, min(24, fitting))
+
+    def _final_seconds(self) -> float:
+        """How long the final rounds will take, from what a screening measurement took."""
+        replays = self.settings.final_replays + 3
+        typical = 0.0
+        anchor = self.records.get(ANCHOR)
+        if anchor is not None and anchor.is_ok:
+            typical = sum(
+                _middle(anchor.rounds(tokens, stage)) * self.settings.count / 1e6 * replays
+                for tokens in self.settings.tokens
+                for stage in list(anchor.samples)[:1]
+                if anchor.rounds(tokens, stage)
+            )
+        return self.settings.final_rounds * 12 * (typical * 1.4 + 0.1)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    def _remaining(self) -> float:
+        return self.settings.budget_seconds - self._elapsed()
+
+    @staticmethod
+    def _inherited() -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+
+    def _result(self, facts: dict[str, Any]) -> ProbeRun:
+        return ProbeRun(
+            self.settings,
+            self.records,
+            round(self._elapsed(), 2),
+            facts,
+            self.snapshots,
+            self.left_out,
+            self.notes,
+        )
+
+
+def _slowest(per_rank: Sequence[Sequence[float]]) -> list[float]:
+    return [max(samples) for samples in zip(*per_rank, strict=True)]
+
+
+def _middle(rounds: Sequence[Sequence[float]]) -> float:
+    return median([sample for samples in rounds for sample in samples])
