@@ -20,7 +20,7 @@ def describe(receipt: Receipt) -> str:
         f"{subject.workload.output_tokens} tokens an answer, prompts {subject.workload.name}"
     )
     head = ("load", "round", "tok/s", "per stream", "TTFT p50/p99 ms", "TPOT p50 ms", "gap p50/p99 ms")
-    rows = [(*head, "accept", "cycle ms", "verify ms", "errors")]
+    rows: list[tuple[str, ...]] = [(*head, "accept", "cycle ms", "verify ms", "errors")]
     rows.extend(_row(cell) for cell in summary.cells)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines.extend(

@@ -138,8 +138,7 @@ async def _send(sender: Sender, body: bytes) -> tuple[Reply, int]:
     while True:
         reply = await sender.client.post(path_of(sender.interface), body)
         refused = reply.status in _RETRY_STATUS or (reply.status is None and not reply.pieces)
-        timed_out = reply.error is not None and reply.error.startswith("no whole answer")
-        if not refused or timed_out or attempt >= sender.retries:
+        if not refused or reply.timed_out or attempt >= sender.retries:
             return reply, attempt
         await asyncio.sleep(0.25 * 2**attempt)
         attempt += 1

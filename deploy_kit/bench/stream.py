@@ -75,6 +75,7 @@ class Reply:
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
     ended_at: float = 0.0
     error: str | None = None
+    timed_out: bool = False
     headers: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -133,6 +134,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(timeout_seconds):
                 await self._done
         except TimeoutError:
+            reply.timed_out = True
             reply.error = f"no whole answer within {timeout_seconds:g} s"
         except (h11.LocalProtocolError, OSError) as error:
             reply.error = f"cannot send: {error}"
@@ -194,7 +196,13 @@ class Connection(asyncio.Protocol):
                     self._finish(now, "the server closed the connection before the answer's end")
                     return
         except h11.RemoteProtocolError as error:
-            self._finish(now, f"not valid HTTP: {error}")
+            cut = not data  # the end of the connection, in the middle of an answer
+            self._finish(
+                now,
+                "the server closed the connection before the answer's end"
+                if cut
+                else f"not valid HTTP: {error}",
+            )
 
     def _finish(self, now: float, error: str | None) -> None:
         if self._done is not None and not self._done.done():
@@ -234,7 +242,7 @@ class Client:
                 text = str(error) or f"no connection within {self._connect:g} s"
                 return Reply(sent_at=started, ended_at=time.perf_counter(), error=f"cannot connect: {text}")
         reply = await connection.post(self.endpoint, path, body, self._headers, self._timeout)
-        if reply.error is not None and reply.status is None and not fresh and not reply.pieces:
+        if reply.error is not None and reply.status is None and not fresh and not reply.timed_out:
             # A kept-alive connection that the server had just closed; the request never reached it.
             connection.close()
             try:

@@ -1,0 +1,159 @@
+"""The whole benchmark over real sockets, against an openly named stand-in server (no engine is involved)."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy_kit.bench.selftest import self_test, standin
+from deploy_kit.cli.bench import app
+from deploy_kit.decision.from_receipts import choose_profile
+from deploy_kit.errors import DeployKitError
+from deploy_kit.exit_codes import ExitCode
+from deploy_kit.receipts import read_receipts
+
+
+def run(url: str, folder: Path, *options: str) -> tuple[int, dict[str, Any], Any]:
+    common = ["--concurrency", "1,4", "--rounds", "2", "--requests", "2", "--output-tokens", "30"]
+    result = CliRunner().invoke(
+        app, [url, "--profile", "eagle3", *common, "--receipts", str(folder), "--json", *options]
+    )
+    value = json.loads(result.stdout) if result.stdout else {}
+    return result.exit_code, value, result.exception
+
+
+@pytest.mark.parametrize("interface", ["openai", "sglang"])
+def test_speeds_and_counters_are_those_of_the_stand_in(tmp_path: Path, interface: str) -> None:
+    with standin("--gap-ms", "10", "--first-ms", "30", "--tokens-per-event", "2") as url:
+        code, value, error = run(
+            url, tmp_path, "--interface", interface, "--rate", "20", "--open-requests", "6"
+        )
+    assert (code, error) == (0, None)
+    cells = value["summary"]["cells"]
+    assert len(cells) == 6
+    assert value["sample_count"] == 2 * (2 + 8 + 6)
+    for cell in cells:
+        assert cell["errors"] == 0
+        assert cell["engine"]["accept_length"] == pytest.approx(2.0)
+        assert cell["engine"]["verify_seconds"] == pytest.approx(0.0075)
+        assert cell["cycle_seconds"] == pytest.approx(0.010)
+        assert cell["ttft_seconds"]["p50"] == pytest.approx(0.030, abs=0.01)
+        assert cell["itl_seconds"]["p50"] == pytest.approx(0.010, abs=0.002)
+        # 29 tokens after the first, in 15 steps of 10 ms.
+        assert cell["stream_tokens_per_second"] == pytest.approx(29 / 0.15, rel=0.1)
+    assert value["rehearsal"] is True
+    assert value["subject"]["stand_in"]
+    (receipt,) = read_receipts(tmp_path)
+    assert sum(len(sample["event_gaps_us"]) for sample in receipt.samples) > 400  # type: ignore[call-overload,index]
+
+
+def test_two_profiles_measured_are_decided(tmp_path: Path) -> None:
+    for profile, gap, tokens in (("baseline", "12", "1"), ("eagle3", "15", "2")):
+        with standin("--gap-ms", gap, "--first-ms", "20", "--tokens-per-event", tokens) as url:
+            arguments = [
+                url,
+                "--profile",
+                profile,
+                "--concurrency",
+                "1,4",
+                "--rounds",
+                "3",
+                "--requests",
+                "3",
+            ]
+            result = CliRunner().invoke(
+                app, [*arguments, "--output-tokens", "41", "--receipts", str(tmp_path)]
+            )
+            assert result.exit_code == 0, result.output
+    decision = choose_profile([tmp_path])
+    assert decision.profile == "eagle3"
+    for band in decision.bands:
+        (comparison,) = band.comparisons
+        # 2 tokens / 15 ms against 1 / 12 ms: what the sum predicts is what is measured.
+        assert comparison.predicted_tokens_per_second == pytest.approx(
+            comparison.stream_tokens_per_second, rel=0.1
+        )
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("drop", "closed the connection before"),
+        ("error-event", "stand-in fault"),
+        ("short", "instead of 30"),
+        ("garbage", "not valid JSON"),
+        ("http-400", "HTTP 400"),
+    ],
+)
+def test_failures_are_counted_and_kept(tmp_path: Path, fault: str, words: str) -> None:
+    with standin("--gap-ms", "2", "--first-ms", "5", "--fault", fault, "--fault-every", "5") as url:
+        code, value, _ = run(url, tmp_path)
+    assert code == int(ExitCode.VERDICT_WARN)
+    errors = value["summary"]["errors"]
+    assert any(words in text for text in errors), errors
+    assert sum(errors.values()) == sum(cell["errors"] for cell in value["summary"]["cells"]) > 0
+    assert (
+        sum(cell["errors"] + cell["requests"] for cell in value["summary"]["cells"])
+        == value["sample_count"]
+        == 20
+    )
+
+
+def test_refused_requests_are_sent_again_and_counted(tmp_path: Path) -> None:
+    with standin("--gap-ms", "2", "--first-ms", "5", "--fault", "refuse", "--fault-every", "5") as url:
+        code, value, _ = run(url, tmp_path)
+    assert code == 0
+    assert sum(cell["retries"] for cell in value["summary"]["cells"]) > 0
+
+
+def test_a_hanging_request_ends_at_its_limit(tmp_path: Path) -> None:
+    with standin("--gap-ms", "2", "--first-ms", "5", "--fault", "hang", "--fault-every", "9") as url:
+        code, value, _ = run(url, tmp_path, "--timeout", "1")
+    assert code == int(ExitCode.VERDICT_WARN)
+    assert any("no whole answer within 1 s" in text for text in value["summary"]["errors"])
+
+
+def test_counts_only_at_the_end_are_said_to_be_so(tmp_path: Path) -> None:
+    with standin("--gap-ms", "2", "--first-ms", "5", "--usage", "final", "--tokens-per-event", "3") as url:
+        code, value, _ = run(url, tmp_path)
+    assert code == 0
+    assert all(cell["client_accept_length"] is None for cell in value["summary"]["cells"])
+    assert all(cell["output_tokens"] == 30 * cell["requests"] for cell in value["summary"]["cells"])
+
+
+def test_scripts_of_several_turns_carry_the_answers_on(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"turns": ["one", "two", "three"]}\n')
+    with standin("--gap-ms", "2", "--first-ms", "5") as url:
+        code, value, _ = run(url, tmp_path / "r", "--prompts", str(prompts))
+    assert code == 0
+    assert value["sample_count"] == 20 * 3
+
+
+def test_no_server_and_nothing_that_works(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code, _, error = run(f"http://127.0.0.1:{port}", tmp_path)
+    assert isinstance(error, DeployKitError)
+    assert error.exit_code == ExitCode.NOT_READY
+    with standin("--fault", "http-400", "--fault-every", "1") as url:
+        _, _, error = run(url, tmp_path)
+    assert isinstance(error, DeployKitError)
+    assert "HTTP 400" in error.summary
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_the_client_adds_under_a_millisecond() -> None:
+    # Short here; `deploy-kit bench --self-test` takes longer. One retry: the machine may be busy.
+    results = []
+    for _ in range(3):
+        results.append(self_test(streams=128, tokens=60))
+        if results[-1].passed:
+            break
+    assert results[-1].passed, results
