@@ -44,7 +44,6 @@ class Load:
     mismatched: tuple[tuple[Parameter, Listed], ...]
     missing: tuple[Parameter, ...]
     skipped: tuple[Listed, ...]
-    loaded: int
 
 
 def auxiliary_count(family: str, config: Mapping[str, Any], version: str | None) -> int:
@@ -190,7 +189,7 @@ def simulate_load(
     missing = [
         parameter for parameter in known.values() if parameter.required and parameter.name not in filled
     ]
-    return Load(tuple(mismatched), tuple(missing), tuple(skipped), len(filled))
+    return Load(tuple(mismatched), tuple(missing), tuple(skipped))
 
 
 def _fits(wanted: tuple[int | None, ...], found: tuple[int, ...]) -> bool:

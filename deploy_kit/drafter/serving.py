@@ -128,7 +128,7 @@ def _quantization(known: Description, family: str) -> Iterator[Finding]:
             flags=(flag,),
         )
     elif target is not None:
-        certain = known.sglang_version is not None and not known.log
+        certain = known.sglang_version is not None
         yield Finding(
             "quantization",
             "ok" if certain else "warn",

@@ -129,7 +129,7 @@ def check_weights(known: Description, family: str) -> Iterator[Finding]:
             error="AssertionError / RuntimeError on the sizes while weights load (all versions read)",
             remedy="weights and config.json are of different drafters: take both from one place",
         )
-    yield from _missing(known, family, load.missing, len(parameters), load.loaded)
+    yield from _missing(known, family, load.missing, len(parameters))
     yield from _skipped(family, config, load.skipped)
     yield from _types(known, config)
     yield from _eagle31(known, family, config)
@@ -177,7 +177,7 @@ def _fc(known: Description, config: Mapping[str, Any], family: str) -> Iterator[
 
 
 def _missing(
-    known: Description, family: str, missing: tuple[Parameter, ...], expected: int, loaded: int
+    known: Description, family: str, missing: tuple[Parameter, ...], expected: int
 ) -> Iterator[Finding]:
     # lm_head and the embedding have findings of their own.
     absent = [
@@ -189,7 +189,7 @@ def _missing(
     names = ", ".join(parameter.name for parameter in absent[:4]) + (
         f" and {len(absent) - 4} more" if len(absent) > 4 else ""
     )
-    excerpt = not known.from_files and (not known.listing_complete or loaded * 2 < expected)
+    excerpt = not known.from_files and (not known.listing_complete or len(known.tensors or {}) * 2 < expected)
     if excerpt:
         yield Finding(
             "weights-missing",
