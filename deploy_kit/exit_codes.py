@@ -47,3 +47,5 @@ class ExitCode(IntEnum):
     ENGINE_LIMITS = 46  # shared memory, memlock, NUMA binding refused
     ENGINE_CAPTURE = 47  # graph capture failed, not for memory
     ENGINE_TELEMETRY = 48  # the telemetry plug-in did not apply
+    ENGINE_NCCL_SETTING = 49  # an NCCL setting that can never work (forced algorithm, GPUs given twice)
+    ENGINE_DRIVER = 50  # driver or libraries do not fit: the same image will fail here again

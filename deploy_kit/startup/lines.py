@@ -1,0 +1,155 @@
+"""A log as it arrives: bytes cut anywhere, carriage returns, endless lines, prefixes of Docker and of ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Of a line longer than HEAD + TAIL only its beginning and its end are kept.
+HEAD_BYTES = 24_576
+TAIL_BYTES = 4_096
+_GAP = b" [...] "
+_ENDS = re.compile(rb"[\r\n]")
+
+
+class LineSplitter:
+    """Turns chunks into lines. Where the chunks were cut never changes the lines; empty lines are left out.
+
+    A line ends at a line feed or a carriage return (progress bars). Memory is bounded by HEAD + TAIL.
+    """
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+        self._cut = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Given the next bytes, yield each line that they complete."""
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r", b"\n")
+        first, *rest = chunk.split(b"\n")
+        self._extend(first)
+        if not rest:
+            return
+        line = self.take_rest()
+        if line:
+            yield line
+        last = rest.pop()
+        for piece in rest:
+            if piece:
+                yield piece if len(piece) <= HEAD_BYTES + TAIL_BYTES else _shorten(piece)
+        self._extend(last)
+
+    def unfinished(self) -> bytes:
+        """Return the line that has begun but not ended."""
+        if self._cut or len(self._begun) > HEAD_BYTES + TAIL_BYTES:
+            return bytes(self._begun[:HEAD_BYTES]) + _GAP + bytes(self._begun[-TAIL_BYTES:])
+        return bytes(self._begun)
+
+    def take_rest(self) -> bytes:
+        """Return the unfinished line and forget it (the end of the stream)."""
+        line = self.unfinished()
+        self._begun.clear()
+        self._cut = False
+        return line
+
+    def _extend(self, piece: bytes) -> None:
+        self._begun += piece
+        if len(self._begun) > HEAD_BYTES + 2 * TAIL_BYTES:
+            del self._begun[HEAD_BYTES:-TAIL_BYTES]
+            self._cut = True
+
+
+def _shorten(line: bytes) -> bytes:
+    return line[:HEAD_BYTES] + _GAP + line[-TAIL_BYTES:]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its prefixes.
+
+    `rank` is the tensor-parallel rank of the tag (None when it has none), `tag` the whole tag ("DP0 TP3 EP3"),
+    `stamp` the text of the engine's own time stamp, `stream` whatever came before it (the Compose service,
+    `[rank3]`), so that blocks of different streams are not mixed. `indented` says that the text began with
+    white space, as the inner lines of a traceback do.
+    """
+
+    text: str
+    rank: int | None = None
+    tag: str | None = None
+    stamp: str | None = None
+    stream: str = ""
+    indented: bool = False
+
+    @property
+    def headed(self) -> bool:
+        """Whether the engine's logger wrote the beginning of this line (it has a time stamp)."""
+        return self.stamp is not None
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
+# "sglang-1  | ", "2025-02-27T16:30:43.486Z ", "(SGLangEngine pid=3111) ", "Mar 02 10:15:01 host name[12]: ",
+# "2026-03-02T10:15:01+00:00 stdout F " (Kubernetes)
+_CARRIER = re.compile(
+    r"(?P<service>[\w.-]+[ \t]*\|[ \t]?)"
+    r"|(?P<time>\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\]?[ \t](?:std(?:out|err)[ \t][FP][ \t])?)"
+    r"|(?P<actor>\([\w:.-]+ pid=\d+(?:, ip=[\d.]+)?\)[ \t]?)"
+    r"|(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w.@/-]+(?:\[\d+\])?:[ \t]?)"
+)
+_RANK_PREFIX = re.compile(r"\[rank(\d+)\]:[ \t]?")
+_TAG = re.compile(
+    r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)((?: [A-Z]{2,6}\d+| [a-z_]+[:=]?\d+)*)\][ \t]?"
+)
+_TP = re.compile(r"\bTP(\d+)")
+
+
+def parse_line(raw: bytes | str) -> Line:
+    """Given a raw line, return its text, rank and time stamp; bad bytes are replaced, escapes removed."""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    if "\0" in text:
+        text = text.replace("\0", "")
+    stream = ""
+    rank: int | None = None
+    match = _TAG.match(text)
+    if match is None:
+        for _ in range(3):
+            carrier = _CARRIER.match(text)
+            if carrier is None:
+                break
+            if carrier.lastgroup in ("service", "actor"):
+                stream += carrier.group().strip(" \t|")
+            text = text[carrier.end() :]
+        prefix = _RANK_PREFIX.match(text)
+        if prefix is not None:
+            rank = int(prefix.group(1))
+            stream += f"[rank{rank}]"
+            text = text[prefix.end() :]
+        match = _TAG.match(text)
+    if match is None:
+        indented = text[:1] in (" ", "\t")
+        return Line(text.rstrip(), rank=rank, stream=stream, indented=indented)
+    tag = match.group(2).strip() or None
+    if tag is not None:
+        tp = _TP.search(tag)
+        rank = int(tp.group(1)) if tp is not None else rank
+    return Line(text[match.end() :].rstrip(), rank, tag, match.group(1), stream)
+
+
+_LIMIT_SECONDS = 60 * 60 * 24 * 30
+
+
+def seconds_between(earlier: str | None, later: str | None) -> float | None:
+    """Given two time stamps of the log, return the seconds between them; None when the clock jumped back
+    or far ahead, or one is missing."""
+    from datetime import datetime
+
+    if earlier is None or later is None:
+        return None
+    try:
+        a, b = (datetime.fromisoformat(stamp.replace(",", ".")) for stamp in (earlier, later))
+    except ValueError:
+        return None
+    seconds = (b - a).total_seconds()
+    return seconds if 0 <= seconds < _LIMIT_SECONDS else None
