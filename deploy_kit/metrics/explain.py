@@ -143,9 +143,11 @@ def _facts(
             f"replicated series: {engine.replicas} tensor-parallel ranks report the same; "
             "tp_rank 0 is taken, not the sum"
         )
-    for reason in engine.absent.values():
-        if "not a measurement" in reason.reason or "processes report" in reason.reason:
-            shortfalls.append((reason.reason, reason.remedy))
+    shortfalls.extend(
+        (reason.reason, reason.remedy)
+        for reason in engine.absent.values()
+        if "not a measurement" in reason.reason or "processes report" in reason.reason
+    )
     _speculation(engine, reading, facts, absent, notes, shortfalls)
     _forwards(engine, reading, facts, absent, shortfalls)
     _own(engine, facts)
@@ -208,7 +210,7 @@ def _rate(engine: Engine, reading: Reading, facts: dict[str, Any], notes: list[s
     if definition is None:
         facts["accept_rate_definition"] = "unknown"
         notes.append(
-            "accept rate: its meaning depends on the version and this scrape has no help text; compare lengths"
+            "accept rate: its meaning depends on the version, and no help text is here; compare lengths"
         )
         return
     facts["accept_rate_definition"] = definition
@@ -271,14 +273,11 @@ def _load(
     engine: Engine, facts: dict[str, Any], notes: list[str], shortfalls: list[tuple[str, str | None]]
 ) -> None:
     """See whether anything but token counts is there, and whether decode left its CUDA graph."""
-    if not any(
-        name in engine.values or name in engine.per_part for name in (*LOAD_QUANTITIES, "accept_length")
-    ):
-        tokens = any(name in facts for name in ("prompt_tokens", "generation_tokens"))
-        what = "old server: tokens only" if tokens else "the engine's load is not in the scrape"
+    seen = {*engine.values, *engine.per_part}
+    if seen & {"prompt_tokens", "generation_tokens"} and not seen & {*LOAD_QUANTITIES, "accept_length"}:
         shortfalls.append(
             (
-                f"{what} (no running, queued or throughput gauge)",
+                "old server: tokens only (no running, queued or throughput gauge)",
                 "use a newer SGLang for load and speculation",
             )
         )
@@ -434,8 +433,9 @@ def _restarts(readings: list[tuple[str, Reading]]) -> list[str]:
                 now = engine.values.get(name)
                 past = before[0].values.get(name) if before else None
                 if now is not None and past is not None and now < past:
+                    where = f" ({title})" if title else ""
                     notes.append(
-                        f"{name} went down from {past:g} to {now:g}{f' ({title})' if title else ''}: the engine "
+                        f"{name} went down from {past:g} to {now:g}{where}: the engine "
                         "was restarted; no difference or rate is taken across it"
                     )
                     break

@@ -1,0 +1,1 @@
+"""What `deploy-kit serve` exports beside the engine: whether speculation pays, the plan, the start-up."""
