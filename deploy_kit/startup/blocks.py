@@ -111,24 +111,25 @@ class BlockReader:
             if match is not None and not line.indented:
                 self._begin(line, match["header"].strip())
                 return True
+        self.note_opener(line)
         waiting = self._open.get(key)
         if waiting:
             return self._inside(line, waiting)
         ended = self._ended.get(key)
         if ended is not None:
             return self._after(line, ended)
-        if line.text:
-            opener = _HANDLED_OPENERS.match(text) if not line.indented else None
-            if opener is not None:
-                self._opener[key] = text[:200]
-            elif key in self._opener and not line.indented and line.headed:
-                del self._opener[key]
         return False
 
     def note_opener(self, line: Line) -> None:
         """Remember a line after which a traceback is of something that was handled."""
-        if _HANDLED_OPENERS.match(line.text):
-            self._opener[line.stream] = line.text[:200]
+        text = line.text
+        if not text or line.indented:
+            return
+        if text[0] in "EFTO-p" and _HANDLED_OPENERS.match(text):
+            if len(self._opener) < MAX_OPEN:
+                self._opener[line.stream] = text[:200]
+        elif line.headed and line.stream in self._opener:
+            del self._opener[line.stream]
 
     def _begin(self, line: Line, header: str) -> None:
         key = line.stream
@@ -211,7 +212,7 @@ class BlockReader:
 
 # Lines without a time stamp that other programs write, and that end an exception's text.
 _UNRELATED = re.compile(
-    r"(?:\[Gloo\]|NCCL |\S+:\d+:\d+ \[\d+\] NCCL |setting membind|Killed$|terminate called|Fatal Python error"
+    r"(?:Exception ignored in|--- Logging error|Task exception was|Exception in callback|\[Gloo\]|NCCL |\S+:\d+:\d+ \[\d+\] NCCL |setting membind|Killed$|terminate called|Fatal Python error"
     r"|Rank \d+ scheduler died|RuntimeError: Rank \d+ scheduler died|usage: |\[[WEI]\d{3,4} |---|# cmd"
     r"|[\w.-]+ exited with code|\[\s*\d+\.\d+\] |\*\*\* |/\S+\.py:\d+: \w*Warning)"
 )

@@ -701,7 +701,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         lambda place, match: "drafter-mismatch" if _is_draft(place, match) else "weights-incomplete",
-        r"Safetensor\w*|deserializing header|HeaderToo\w+|InvalidHeader\w*|MetadataIncompleteBuffer|incomplete metadata"
+        r"SafetensorError|deserializing header|HeaderToo\w+|InvalidHeader\w*|MetadataIncompleteBuffer|incomplete metadata"
         r"|invalid load key|PytorchStreamReader|file not fully covered|unexpected end of file|not a valid (?:safetensors|zip)"
         r"|checksum mismatch|corrupt|truncated",
         "a weights file is incomplete or corrupt: {first}",
@@ -740,7 +740,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(
         "drafter-mismatch",
         r"set_embed(?:_and_head)?\b|hot_token_id|set_eagle3_layers|layers_to_capture|get_embed_and_head|draft_vocab_size"
-        r"|(?:d2t|t2d)\b|eagle_config|fc\.weight|speculative_eagle|draft model.{0,60}(?:not|mismatch|match)|EAGLE3? .{0,60}(?:not support|mismatch)",
+        r"|(?:d2t|t2d)\b|eagle_config|fc\.weight|draft model.{0,60}(?:not|mismatch|match)|EAGLE3? .{0,60}(?:not support|mismatch)",
         "the drafter does not fit the target or this SGLang: {first}",
     ),
     _rule(
@@ -819,7 +819,7 @@ def classify(text: str, place: Place) -> Finding | None:
 
     The advice that SGLang appends to a failed capture is not read: it says memory whatever the cause.
     """
-    text = _ADVICE.sub("", text).strip()[:8_000]
+    text = without_advice(text)[:8_000]
     if _NEVER_ALONE.search(text):
         return None
     for rule in _RULES:
@@ -835,6 +835,11 @@ def classify(text: str, place: Place) -> Finding | None:
             continue
         return Finding(cause, _words(rule.text, cause, match, text, place), _facts(match, text))
     return None
+
+
+def without_advice(text: str) -> str:
+    """Return an exception's text without the advice that SGLang appends to a failed capture."""
+    return _ADVICE.sub("", text).strip()
 
 
 def _words(template: str, cause: str, match: re.Match[str], text: str, place: Place) -> str:

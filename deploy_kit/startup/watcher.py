@@ -15,7 +15,7 @@ from typing import Any
 
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.startup.blocks import BEGIN, BlockReader, Failure, Raised
-from deploy_kit.startup.causes import CAUSES, Finding, Place, classify
+from deploy_kit.startup.causes import CAUSES, Finding, Place, classify, without_advice
 from deploy_kit.startup.lines import Line, LineSplitter, parse_line, seconds_between
 from deploy_kit.startup.progress import Progress, read_bar
 from deploy_kit.startup.status import PHASES
@@ -326,7 +326,7 @@ class StartupWatcher:
                 self._block(line)
                 return
         else:
-            self._blocks.note_opener(line) if text[0] in "EFT-Op" else None
+            self._blocks.note_opener(line)
         self._plain(line)
 
     def _plain(self, line: Line) -> None:
@@ -1313,7 +1313,7 @@ class StartupWatcher:
                 best = finding
                 break
             best = best or finding
-        if best is not None and best.id in ("nccl-system", "nccl-cuda", "nccl-internal"):
+        if best is not None and best.id in ("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage"):
             best = self._from_nccl_warnings(best, place)
         if best is None and failure.header.startswith("Initialization failed. warmup"):
             best = Finding("warmup-failed", f"the server's own warm-up failed: {last.text.splitlines()[0][:300]}")
@@ -1424,7 +1424,7 @@ def _evidence(failure: Failure) -> tuple[str, ...]:
         file, function = failure.frames[-1]
         lines.append(f'File "{file}", in {function}')
     if raised is not None:
-        lines.extend(raised.text.splitlines()[:3])
+        lines.extend(without_advice(raised.text).splitlines()[:3])
     return tuple(line[:RING_CHARACTERS] for line in lines)
 
 
