@@ -1,0 +1,290 @@
+"""Each GPU: present, driver, memory window (BAR1), power, heat, ECC, modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from deploy_kit.doctor.checks.peers import NO_P2P
+from deploy_kit.doctor.facts.machine import Machine
+from deploy_kit.doctor.facts.smi import Gpu
+from deploy_kit.doctor.model import Finding, Verdict
+
+_HARMFUL = {
+    "HW Power Brake Slowdown": "power-brake",
+    "HW Thermal Slowdown": "thermal",
+    "SW Thermal Slowdown": "thermal",
+    "HW Slowdown": "hardware-slowdown",
+}
+
+
+def check(machine: Machine) -> Iterator[Finding]:
+    """Yield what nvidia-smi and the module's own files say about GPUs and driver."""
+    yield from _present(machine)
+    yield from _module(machine)
+    gpus = machine.gpus
+    yield from _bar1(machine, gpus)
+    yield from _power(gpus)
+    yield from _health(gpus)
+    yield from _modes(gpus)
+
+
+def _present(machine: Machine) -> Iterator[Finding]:
+    for smi in machine.host_smi:
+        if smi.no_devices and machine.log is None:
+            yield Finding(
+                "gpu.none",
+                Verdict.FAIL,
+                "nvidia-smi finds no GPU although the driver answers",
+                "`sudo dmesg | grep -E 'NVRM|nvidia'`: RmInitAdapter and 'open kernel modules' lines"
+                " tell why",
+                ("No devices were found",),
+            )
+        if smi.fault and not smi.in_container:
+            if "mismatch" in smi.fault:
+                cause = (
+                    "driver and library have different versions: the driver was updated, the old"
+                    " module is loaded"
+                )
+                remedy = (
+                    "reboot, or unload and load the nvidia modules; keep unattended upgrades off the driver"
+                )
+            elif "couldn't communicate" in smi.fault or "Driver Not Loaded" in smi.fault:
+                cause = "the NVIDIA kernel module is not running"
+                remedy = (
+                    "`sudo modprobe nvidia`, then `dmesg | tail`; `dkms status` shows whether it was built"
+                )
+            elif "lost" in smi.fault or "device handle" in smi.fault:
+                cause = "a GPU no longer answers the driver"
+                remedy = "look for Xid 79 in `dmesg`; reboot, then check power cables and slot"
+            else:
+                continue  # container texts: explained by the container check
+            yield Finding("driver.not-answering", Verdict.FAIL, cause, remedy, (smi.fault,))
+    lost = [gpu for gpu in machine.gpus if gpu.error_fields]
+    if lost:
+        yield Finding(
+            "gpu.error",
+            Verdict.FAIL,
+            f"{', '.join(gpu.label for gpu in lost[:4])} reports ERR! or unknown errors instead of values",
+            "look for Xid lines in `dmesg`; reset the GPU or reboot",
+            tuple(f"{gpu.label}: {', '.join(gpu.error_fields[:4])}" for gpu in lost[:4]),
+        )
+    for smi in machine.host_smi:
+        listed = len(smi.gpus)
+        if smi.attached is not None and listed and smi.attached != listed:
+            yield Finding(
+                "gpu.listing-cut",
+                Verdict.UNKNOWN,
+                f"the listing names {smi.attached} attached GPUs and describes {listed}: it is cut off",
+                "paste all of `nvidia-smi -q`",
+            )
+    if machine.gpus and not any(gpu.error_fields for gpu in machine.gpus):
+        names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
+        driver = next((smi.driver for smi in machine.host_smi if smi.driver), None)
+        if names or driver:
+            with_driver = f", driver {driver}" if driver else ""
+            yield Finding(
+                "gpu", Verdict.OK, f"{len(machine.gpus)} x {', '.join(names) or 'GPU'}{with_driver}"
+            )
+
+
+def _module(machine: Machine) -> Iterator[Finding]:
+    driver = machine.driver
+    if driver is None:
+        return
+    if driver.nouveau:
+        yield Finding(
+            "driver.nouveau",
+            Verdict.FAIL,
+            "the nouveau driver holds the GPUs, so NVIDIA's cannot",
+            "blacklist nouveau (modprobe.d), rebuild the initramfs, reboot",
+            ansible="nvidia_driver",
+        )
+    if driver.open_module is False:
+        yield Finding(
+            "driver.closed-module",
+            Verdict.FAIL,
+            "the closed kernel module is installed; Blackwell GPUs work with the open kernel modules only",
+            "install the open kernel modules (package nvidia-open)",
+            (f"version {driver.version}",) if driver.version else (),
+            ansible="nvidia_driver_open_modules",
+        )
+    elif driver.open_module:
+        yield Finding("driver.open-module", Verdict.OK, f"open kernel modules {driver.version or ''}".strip())
+    libraries = next((smi.driver for smi in machine.host_smi if smi.driver), None)
+    if driver.version and libraries and driver.version != libraries:
+        yield Finding(
+            "driver.mismatch",
+            Verdict.FAIL,
+            f"kernel module {driver.version} and libraries {libraries} differ: the driver was updated"
+            f" without a reload",
+            "reboot, or unload and load the nvidia modules",
+        )
+
+
+def _bar1(machine: Machine, gpus: list[Gpu]) -> Iterator[Finding]:
+    small = [g for g in gpus if g.bar1_mib is not None and g.fb_mib is not None and g.bar1_mib < g.fb_mib]
+    read = [g for g in gpus if g.bar1_mib is not None and g.fb_mib is not None]
+    if not read:
+        for device in machine.pci:
+            if device.is_gpu and device.bar1_mib is not None and device.bar1_mib <= 512:
+                most = device.bar1_supported_mib
+                firmware = f"; the card offers {most} MiB at most" if most else ""
+                yield Finding(
+                    "gpu.bar1",
+                    Verdict.FAIL,
+                    f"{device.slot} has a BAR1 of {device.bar1_mib} MiB, far below its memory{firmware}:"
+                    f" Resizable BAR is"
+                    " off",
+                    "enable Resizable BAR and Above-4G decoding in the firmware"
+                    if not most or most > 512
+                    else "the card's own firmware (VBIOS) allows no more: ask the maker for an update",
+                    consequence="no P2P through BAR1",
+                )
+    if small:
+        gpu = small[0]
+        yield Finding(
+            "gpu.bar1",
+            Verdict.FAIL,
+            f"BAR1 is {gpu.bar1_mib} MiB, far below the {gpu.fb_mib} MiB of memory, on"
+            f" {len(small)} GPU{'s' if len(small) != 1 else ''}: Resizable BAR is off",
+            "enable Resizable BAR and Above-4G decoding in the firmware (in a virtual machine: in the"
+            " host's, and give the"
+            " machine a large enough 64-bit PCI window)",
+            (f"BAR1 Total {gpu.bar1_mib} MiB, FB Total {gpu.fb_mib} MiB",),
+            consequence=NO_P2P,
+        )
+    elif read:
+        yield Finding(
+            "gpu.bar1", Verdict.OK, f"BAR1 {read[0].bar1_mib} MiB covers the memory (Resizable BAR on)"
+        )
+
+
+def _power(gpus: list[Gpu]) -> Iterator[Finding]:
+    parts: list[str] = []
+    evidence: list[str] = []
+    active = sorted({reason for gpu in gpus for reason in gpu.active_reasons if reason in _HARMFUL})
+    if "HW Power Brake Slowdown" in active:
+        parts.append("hardware power brake active")
+        evidence.append("HW Power Brake Slowdown: Active")
+    thermal = [reason for reason in active if "Thermal" in reason]
+    if thermal:
+        parts.append(f"thermal slowdown active ({', '.join(thermal)})")
+        evidence += [f"{reason}: Active" for reason in thermal]
+    if active == ["HW Slowdown"]:
+        parts.append("hardware slowdown active")
+        evidence.append("HW Slowdown: Active")
+    for gpu in gpus:
+        limit, requested, default = gpu.power_limit_w, gpu.requested_power_limit_w, gpu.default_power_limit_w
+        if limit and requested and limit < requested:
+            parts.append(
+                f"enforced limit {limit:.0f} W below the requested {requested:.0f} W (power supply or"
+                f" board limit)"
+            )
+            evidence.append(f"Current Power Limit {limit:.0f} W, Requested {requested:.0f} W")
+            break
+        if limit and default and limit < 0.6 * default:
+            parts.append(f"power limit {limit:.0f} W, far below the default {default:.0f} W")
+            evidence.append(f"Current Power Limit {limit:.0f} W, Default {default:.0f} W")
+            break
+    if parts:
+        hot = bool(thermal)
+        yield Finding(
+            "gpu.power" if not hot else "gpu.thermal",
+            Verdict.WARN,
+            " and ".join(parts),
+            ("check air flow, fans and inlet temperature" if hot else "")
+            + ("; " if hot and len(parts) > 1 else "")
+            + (
+                "check the auxiliary power cables and the supply's capacity; `nvidia-smi -pl` sets a"
+                " limit on purpose"
+                if not hot or len(parts) > 1
+                else ""
+            ),
+            tuple(evidence),
+            consequence="clocks drop under load: the slowest GPU sets the pace of every all-reduce",
+            ansible="nvidia_power_limit",
+        )
+    elif any(gpu.read_reasons for gpu in gpus):
+        yield Finding("gpu.power", Verdict.OK, "no harmful slowdown is active")
+
+
+def _health(gpus: list[Gpu]) -> Iterator[Finding]:
+    for gpu in gpus:
+        if gpu.remap_failure:
+            yield Finding(
+                "gpu.row-remap-failed",
+                Verdict.FAIL,
+                f"{gpu.label}: row remapping failed, its memory can no longer repair itself",
+                "replace the card (RMA)",
+                ("Remapping Failure Occurred: Yes",),
+            )
+        if gpu.remap_pending or gpu.pages_pending:
+            yield Finding(
+                "gpu.row-remap-pending",
+                Verdict.WARN,
+                f"{gpu.label}: memory rows wait to be remapped (or pages to be retired)",
+                "stop what runs on it and reset the GPU, or reboot",
+                ("Pending: Yes",),
+            )
+        if gpu.uncorrectable_volatile:
+            yield Finding(
+                "gpu.ecc",
+                Verdict.FAIL,
+                f"{gpu.label}: {gpu.uncorrectable_volatile} uncorrectable ECC errors since the last start",
+                "reset the GPU; when they come back, replace it",
+                (f"Volatile uncorrectable: {gpu.uncorrectable_volatile}",),
+            )
+        elif gpu.uncorrectable_aggregate or gpu.remapped_uncorrectable:
+            yield Finding(
+                "gpu.ecc-history",
+                Verdict.WARN,
+                f"{gpu.label}: uncorrectable memory errors in its history"
+                f" ({gpu.uncorrectable_aggregate or gpu.remapped_uncorrectable})",
+                "watch it; replace the card when the count grows",
+            )
+        if gpu.recovery_action not in (None, "None", "N/A"):
+            yield Finding(
+                "gpu.recovery",
+                Verdict.FAIL,
+                f"{gpu.label}: the driver asks for a recovery action: {gpu.recovery_action}",
+                "drain and reset the GPU, or reboot, as it says",
+                (f"GPU Recovery Action: {gpu.recovery_action}",),
+            )
+
+
+def _modes(gpus: list[Gpu]) -> Iterator[Finding]:
+    if without := [gpu for gpu in gpus if gpu.persistence is False]:
+        yield Finding(
+            "gpu.persistence",
+            Verdict.WARN,
+            f"persistence mode is off on {len(without)} GPU{'s' if len(without) != 1 else ''}",
+            "enable nvidia-persistenced (or `nvidia-smi -pm 1`)",
+            consequence="the driver unloads between processes: slow starts, lost settings",
+            ansible="nvidia_persistence",
+        )
+    if [gpu for gpu in gpus if gpu.mig]:
+        yield Finding(
+            "gpu.mig",
+            Verdict.FAIL,
+            "MIG is enabled: GPU instances have no P2P and no full memory",
+            "switch MIG off (`nvidia-smi -mig 0`) and reset the GPU",
+            ("MIG Mode Current: Enabled",),
+        )
+    if [gpu for gpu in gpus if gpu.compute_mode in ("Prohibited", "Exclusive_Process")]:
+        yield Finding(
+            "gpu.compute-mode",
+            Verdict.WARN,
+            "the compute mode is not Default: several processes of one server cannot share a GPU",
+            "`nvidia-smi -c 0`",
+        )
+    if machine_is_virtual := next(
+        (g.virtualization for g in gpus if g.virtualization == "Pass-Through"), None
+    ):
+        yield Finding(
+            "gpu.virtual",
+            Verdict.WARN,
+            f"the GPUs are passed through to a virtual machine ({machine_is_virtual}): the driver sees an"
+            f" emulated"
+            " topology",
+            "check `nvidia-smi topo -p2p r`; bare metal is what the published numbers are from",
+        )

@@ -1,0 +1,73 @@
+"""The doctor as one call, for the command line, Ansible's preflight, and first light."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deploy_kit.configs.schema import Host
+from deploy_kit.doctor.blocks import Block
+from deploy_kit.doctor.checks import run_checks
+from deploy_kit.doctor.facts.machine import gather
+from deploy_kit.doctor.flat import flat_facts
+from deploy_kit.doctor.model import Finding, Report, Unknown, Verdict, report
+from deploy_kit.errors import DeployKitError, nearest_names
+from deploy_kit.exit_codes import ExitCode
+
+
+def examine(
+    blocks: list[Block],
+    unknown: Iterable[Unknown] = (),
+    *,
+    host: Host | None = None,
+    only: Iterable[str] = (),
+) -> Report:
+    """Given outputs of commands and what could not be read, return the report.
+
+    `only` keeps the findings whose id is one of these or begins with one and a dot; a word that fits no
+    finding
+    gives an unknown finding, so that a misspelt or unread check never looks passed.
+    """
+    machine = gather(blocks, unknown)
+    findings = list(run_checks(machine, host))
+    if machine.no_gpu:
+        findings.append(_no_gpu(host))
+    wanted = [word.strip() for word in only if word.strip()]
+    if wanted:
+        findings = _only(findings, wanted)
+    return report(findings, flat_facts(machine))
+
+
+def _no_gpu(host: Host | None) -> Finding:
+    if host is not None and host.gpus == 0:
+        return Finding("gpu.absent", Verdict.OK, f"no NVIDIA GPU, as {host.name} says: rehearsal only")
+    return Finding(
+        "gpu.absent",
+        Verdict.FAIL if host is not None else Verdict.UNKNOWN,
+        "this machine has no NVIDIA GPU on its PCI bus: GPU, P2P and link checks have nothing to read",
+        "run it on the GPU host, read a capture of it (`--from`), or rehearse (`deploy-kit up`)",
+        ("no device with vendor 10de and a display class in /sys/bus/pci/devices",),
+    )
+
+
+def _only(findings: list[Finding], wanted: list[str]) -> list[Finding]:
+    kept = [f for f in findings if any(f.id == word or f.id.startswith(f"{word}.") for word in wanted)]
+    for word in wanted:
+        if not word.replace(".", "").replace("-", "").replace("_", "").isalnum():
+            raise DeployKitError(
+                "--only takes ids of findings",
+                found=word,
+                allowed=nearest_names(word, sorted({f.id for f in findings}))
+                or "for example p2p, acs, iommu, gpu.bar1",
+                exit_code=ExitCode.USAGE,
+            )
+        if not any(f.id == word or f.id.startswith(f"{word}.") for f in kept):
+            kept.append(
+                Finding(
+                    f"{word}.not-checked",
+                    Verdict.UNKNOWN,
+                    f"no check could say anything about {word}: its source was not read, or there is no"
+                    f" such id",
+                    "without --only the report shows every id and what could not be read",
+                )
+            )
+    return kept

@@ -1,0 +1,30 @@
+"""Environment variables that matter to NCCL, CUDA, PyTorch and SGLang; anything else is not read or kept."""
+
+from __future__ import annotations
+
+import re
+
+from deploy_kit.doctor.blocks import Block
+
+_MATTERS = re.compile(r"^(?:NCCL|CUDA|NVIDIA|SGLANG|SGL|PYTORCH|TORCH|FLASHINFER|LD|OMP|TRITON)_[A-Z0-9_]+$")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|_KEY$|AUTH", re.IGNORECASE)
+_ASSIGNMENT = re.compile(r"^\s*(?:-\s+|export\s+|-e\s+|declare -x\s+)?\"?([A-Z][A-Z0-9_]*)[=](.*?)\"?\s*$")
+_YAML = re.compile(
+    r"^\s*((?:NCCL|CUDA|NVIDIA|SGLANG|PYTORCH|TORCH)_[A-Z0-9_]+):\s+[\"']?([^\"'\s]+)[\"']?\s*$"
+)
+
+
+def matters(name: str) -> bool:
+    """Return whether the variable is read: by its prefix, and never one that may hold a secret."""
+    return _MATTERS.match(name) is not None and _SECRET.search(name) is None
+
+
+def parse_environment(block: Block) -> dict[str, str] | None:
+    """Given `env`, `export` lines or an `environment:` list, return the variables that matter; None
+    without any."""
+    found = {}
+    for line in block.lines:
+        match = _ASSIGNMENT.match(line) or _YAML.match(line)
+        if match and matters(match[1]):
+            found[match[1]] = match[2].strip("'\"")
+    return found or None

@@ -1,0 +1,233 @@
+"""The kernel: its command line, its log, and its settings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from deploy_kit.doctor.blocks import Block
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The kernel's boot parameters, as last given; `planned` when read from a boot loader's configuration."""
+
+    parameters: dict[str, str]
+    text: str
+    planned: bool = False
+
+
+_CMDLINE = re.compile(r"(?:^|\s)(?:BOOT_IMAGE=|root=(?:UUID|LABEL|PARTUUID|/dev|ZFS)\S*)")
+_CMDLINE_LOG = re.compile(r"(?:Kernel c|C)ommand line: (.*)$")
+_GRUB = re.compile(r'^\s*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=["\']?(.*?)["\']?\s*$')
+_IOMMU_WORD = re.compile(r"(?:^|\s)(?:amd_iommu|intel_iommu|iommu)=\S+")
+_BARE_PARAMETERS = re.compile(r"^\s*(?:[\w.-]+(?:=\S*)?\s+)*[\w.-]+=\S*(?:\s+[\w.-]+(?:=\S*)?)*\s*$")
+
+
+def parse_command_line(block: Block) -> CommandLine | None:
+    """Given /proc/cmdline (or a kernel log or GRUB file that holds it), return its parameters."""
+    planned: CommandLine | None = None
+    for line in block.lines:
+        if found := _CMDLINE_LOG.search(line):
+            return CommandLine(_parameters(found[1]), found[1].strip())
+        if grub := _GRUB.match(line):
+            if grub[1].strip():
+                planned = CommandLine(_parameters(grub[1]), grub[1], planned=True)
+            continue
+        if line.lstrip().startswith("["):
+            continue
+        named = "cmdline" in block.title and line.strip() and "GRUB" not in line
+        if named or _CMDLINE.search(line) or (_IOMMU_WORD.search(line) and _BARE_PARAMETERS.match(line)):
+            return CommandLine(_parameters(line), line.strip())
+    return planned
+
+
+def _parameters(text: str) -> dict[str, str]:
+    pairs = (word.partition("=") for word in re.findall(r'(?:[^\s"]|"[^"]*")+', text))
+    return {key: value.strip('"') for key, _, value in pairs}
+
+
+# --- the log ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One GPU error of the driver's log."""
+
+    number: int
+    device: str
+    line: str
+
+
+@dataclass
+class KernelLog:
+    """What the kernel's log says about GPUs, links and memory protection; lists hold the lines as
+    evidence."""
+
+    closed_module: str | None = None
+    open_module: str | None = None
+    needs_open: list[str] = field(default_factory=list)
+    rm_init_failed: list[str] = field(default_factory=list)
+    xids: list[Xid] = field(default_factory=list)
+    off_the_bus: list[str] = field(default_factory=list)
+    aer_corrected: list[str] = field(default_factory=list)
+    aer_uncorrected: list[str] = field(default_factory=list)
+    iommu_faults: list[str] = field(default_factory=list)
+    iommu_domain: str | None = None
+    iommu_domain_line: str | None = None
+    bar_failures: list[str] = field(default_factory=list)
+    api_mismatch: list[str] = field(default_factory=list)
+    probe_blocked: list[str] = field(default_factory=list)
+    signature_refused: list[str] = field(default_factory=list)
+    hardware_errors: list[str] = field(default_factory=list)
+    out_of_memory: list[str] = field(default_factory=list)
+    hung_tasks: list[str] = field(default_factory=list)
+    cpu_offline: list[str] = field(default_factory=list)
+    link_downgraded: list[str] = field(default_factory=list)
+    denied: str | None = None
+    lines: int = 0
+
+
+_LOG_LINE = re.compile(
+    r"^(?:<\d+>)?\[\s*\d+\.\d+\]|^\[\w{3} \w{3}\s+\d|^\w{3}\s+\d+ [\d:]{8} \S+ kernel:"
+    r"|^\d{4}-\d\d-\d\dT\S+ |^kern\s*:"
+)
+_NVRM_LINE = re.compile(r"^(?:NVRM|nvidia[-_\w]*|pcieport|pci|AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ]")
+_ALTERNATIVES: dict[str, tuple[str, ...]] = {
+    "needs_open": (
+        r"requires use of the NVIDIA open kernel modules",
+        r"open kernel modules? (?:is|are) required",
+    ),
+    "rm_init_failed": (r"RmInitAdapter failed", r"rm_init_adapter failed"),
+    "off_the_bus": (r"fallen off the bus", r"GPU is lost"),
+    "aer_uncorrected": (
+        r"severity=Uncorrect\w+",
+        r"AER: (?:Multiple )?(?:Uncorrected|Uncorrectable)",
+        r"DPC: containment",
+    ),
+    "aer_corrected": (r"severity=Correct(?:ed|able)", r"AER: (?:Multiple )?Correct(?:ed|able)"),
+    "iommu_faults": (
+        r"IO_PAGE_FAULT",
+        r"DMAR: \[DMA (?:Read|Write)",
+        r"DMAR:.*fault (?:addr|reason)",
+        r"INVALID_DEVICE_REQUEST",
+    ),
+    "bar_failures": (
+        r"This PCI I/O region assigned to your NVIDIA device is invalid",
+        r"BAR\d? is 0M",
+        r"BAR \d+[^\n]*(?:failed to assign|no space for|can't assign)",
+        r"failed to (?:assign|map) BAR",
+    ),
+    "api_mismatch": (
+        r"API mismatch",
+        r"kernel module version does not match",
+        r"has the version [\d.]+, but",
+    ),
+    "probe_blocked": (
+        r"probe routine was not called",
+        r"NVRM.*already bound to",
+        r"nouveau [\da-f:.]+: ",
+        r"conflicting (?:kernel )?driver",
+    ),
+    "signature_refused": (
+        r"module with unavailable key is rejected",
+        r"Key was rejected by service",
+        r"Lockdown: .*unsigned module",
+    ),
+    "hardware_errors": (r"\[Hardware Error\]", r"mce: .*(?:Machine Check|error)", r"EDAC .*(?:CE|UE)\b"),
+    "out_of_memory": (
+        r"Out of memory: Killed process",
+        r"oom-kill:",
+        r"Memory cgroup out of memory",
+    ),
+    "hung_tasks": (r"blocked for more than \d+ seconds",),
+    "cpu_offline": (
+        r"CPU ?\d+ has invalid APIC ID",
+        r"Aborting bringup",
+        r"CPU\d+ failed to (?:report alive|come up)",
+    ),
+    "link_downgraded": (r"available PCIe bandwidth, limited by",),
+}
+_RULES = {name: re.compile("|".join(patterns)) for name, patterns in _ALTERNATIVES.items()}
+_XID = re.compile(
+    r"NVRM: (?:GPU at PCI:\S+ )?Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)[^)]*\):?\s*(?P<number>\d{1,4})\b"
+)
+_DOMAIN = re.compile(r"(?:Default domain type: (?P<domain>\w+)|(?P<soft>Using software bounce buffering))")
+
+
+def parse_kernel_log(block: Block) -> KernelLog | None:
+    """Given dmesg (or journalctl -k), return what it says; None when it is no kernel log."""
+    log = KernelLog()
+    titled = re.search(r"\b(?:dmesg|journalctl|kern\.log|syslog)\b", block.title) is not None
+    for line in block.lines:
+        text = line.strip()
+        if re.search(r"dmesg: (?:read kernel buffer failed|klogctl).*", text):
+            log.denied = text
+            continue
+        if not (titled or _LOG_LINE.match(text) or _NVRM_LINE.match(text)) or not text:
+            continue
+        log.lines += 1
+        if module := re.search(
+            r"loading NVIDIA UNIX (Open )?(?:Kernel Module for )?\S*\s*(?:Kernel Module)?.*?(\d{3}[\d.]*)",
+            text,
+        ):
+            if module[1] or "Open Kernel Module" in text:
+                log.open_module = module[2]
+            else:
+                log.closed_module = module[2]
+        if xid := _XID.search(text):
+            log.xids.append(Xid(int(xid["number"]), xid["device"], text))
+        if (domain := _DOMAIN.search(text)) and domain["domain"]:
+            log.iommu_domain, log.iommu_domain_line = domain["domain"].lower(), text
+        for name, pattern in _RULES.items():
+            if pattern.search(text):
+                getattr(log, name).append(text)
+                break
+    return log if log.lines or log.denied else None
+
+
+# --- settings
+# -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """Settings read from sysctl, sysfs or their files; None: not read."""
+
+    numa_balancing: int | None = None
+    governors: tuple[str, ...] = ()
+    hmm_disabled: bool | None = None
+    aspm_policy: str | None = None
+
+
+_GOVERNORS = {"performance", "powersave", "schedutil", "ondemand", "conservative", "userspace"}
+
+
+def parse_settings(block: Block) -> KernelSettings | None:
+    """Given `sysctl`, `cat` of governors, of uvm_disable_hmm or of the ASPM policy, return what was read."""
+    balancing: int | None = None
+    hmm: bool | None = None
+    aspm: str | None = None
+    governors: list[str] = []
+    for line in block.lines:
+        text = line.strip()
+        if found := re.search(r"(?:kernel[./])?numa_balancing\s*[=:]\s*(\d)\b", text):
+            balancing = int(found[1])
+        elif "numa_balancing" in block.title and re.fullmatch(r"\d", text, re.ASCII):
+            balancing = int(text)
+        elif found := re.search(r"uvm_disable_hmm\s*[=:]\s*([01YNyn])\b", text):
+            hmm = found[1] in "1Yy"
+        elif "uvm_disable_hmm" in block.title and re.fullmatch(r"[01YN]", text):
+            hmm = text in "1Y"
+        elif found := re.search(r'(?:scaling_governor\s*[:=]\s*|The governor ")(\w+)', text):
+            governors.append(found[1])
+        elif text in _GOVERNORS:
+            governors.append(text)
+        elif found := re.fullmatch(
+            r"(?:\w+ )*\[(default|performance|powersave|powersupersave)\](?: \w+)*", text
+        ):
+            aspm = found[1]
+    settings = KernelSettings(
+        balancing, tuple(dict.fromkeys(g for g in governors if g in _GOVERNORS)), hmm, aspm
+    )
+    return None if settings == KernelSettings() else settings

@@ -1,0 +1,427 @@
+"""nvidia-smi: `-q`, the plain table, `-L` and `--query-gpu … --format=csv`, all to the same facts of a
+GPU."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass, field, replace
+
+from deploy_kit.doctor.blocks import Block
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Facts of one GPU; None: not in the output. Sizes in MiB, power in W, PCIe generations and lane
+    counts."""
+
+    bus_id: str | None = None
+    index: int | None = None
+    name: str | None = None
+    compute_capability: str | None = None
+    fb_mib: int | None = None
+    fb_used_mib: int | None = None
+    bar1_mib: int | None = None
+    max_gen: int | None = None
+    current_gen: int | None = None
+    device_max_gen: int | None = None
+    host_max_gen: int | None = None
+    max_width: int | None = None
+    current_width: int | None = None
+    replays: int | None = None
+    pstate: str | None = None
+    utilization_percent: int | None = None
+    persistence: bool | None = None
+    mig: bool | None = None
+    compute_mode: str | None = None
+    virtualization: str | None = None
+    addressing_mode: str | None = None
+    recovery_action: str | None = None
+    power_limit_w: float | None = None
+    requested_power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    active_reasons: tuple[str, ...] = ()
+    read_reasons: bool = False
+    temperature_c: int | None = None
+    ecc_enabled: bool | None = None
+    uncorrectable_volatile: int | None = None
+    uncorrectable_aggregate: int | None = None
+    remap_pending: bool | None = None
+    remap_failure: bool | None = None
+    remapped_uncorrectable: int | None = None
+    pages_pending: bool | None = None
+    error_fields: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Return the GPU's name for findings."""
+        if self.index is not None:
+            return f"GPU {self.index}"
+        return f"GPU {self.bus_id}" if self.bus_id else "the GPU"
+
+    @property
+    def idle(self) -> bool | None:
+        """Whether the GPU did nothing when it was read; None when that was not in the output."""
+        if self.utilization_percent is not None and self.utilization_percent >= 5:
+            return False
+        if self.pstate is not None:
+            return int(self.pstate[1:]) >= 5
+        return True if self.utilization_percent == 0 else None
+
+
+@dataclass(frozen=True)
+class SmiFacts:
+    """Everything of one nvidia-smi output."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    cuda: str | None = None
+    no_devices: bool = False
+    in_container: bool = False
+    fault: str | None = None
+    attached: int | None = None
+
+
+_TABLE_HEAD = re.compile(
+    r"NVIDIA-SMI\s+(\S+).*?(?:Driver|KMD) Version:\s*([\d.]+)(?:.*?CUDA Version:\s*([\d.]+))?"
+)
+_TABLE_GPU = re.compile(
+    r"^\|\s+(?P<index>\d+)\s+(?P<name>\S.*?)\s+(?:(?P<persistence>On|Off)\s+)?"
+    r"\|\s*(?P<bus>[0-9A-Fa-f]{8}:[0-9A-Fa-f:.]+)"
+)
+_TABLE_STATE = re.compile(
+    r"^\|[^|]*?\bP(?P<pstate>\d+)\s+(?P<draw>\S+)\s*/\s*(?P<cap>\S+)\s*"
+    r"\|\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB"
+    r"\s*\|\s*(?P<use>\d+%|N/A|ERR!)?"
+)
+_LIST_GPU = re.compile(r"^GPU (?P<index>\d+): (?P<name>.+?) \(UUID: \S+\)\s*$")
+_QUERY_GPU = re.compile(r"^GPU (?P<bus>[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
+_FAULT = re.compile(
+    r"Failed to initialize NVML: .+|NVIDIA-SMI has failed because .+"
+    r"|Unable to determine the device handle for .+"
+    r"|GPU is lost.*|NVIDIA-SMI couldn'?t find .+"
+)
+_KEY_VALUE = re.compile(r"^(?P<indent>[ \t]*)(?P<key>\S.*?)\s*(?<=\s):(?: (?P<value>.*))?$")
+
+
+def parse_smi(block: Block) -> SmiFacts | None:
+    """Given an output of nvidia-smi in any of its forms (whole or a part), return its facts, or None."""
+    driver = cuda = fault = None
+    no_devices = False
+    for line in block.lines:
+        if head := _TABLE_HEAD.search(line):
+            driver, cuda = head[2], head[3]
+        elif "No devices were found" in line:
+            no_devices = True
+        elif (found := _FAULT.search(line)) and fault is None:
+            fault = found[0].strip()
+    query = _parse_query(block)
+    gpus = query[0] or _parse_table(block) or _parse_csv(block) or _parse_list(block)
+    driver = driver or query[1].get("Driver Version")
+    attached = _integer(query[1].get("Attached GPUs"))
+    if not (gpus or driver or no_devices or fault or attached is not None):
+        return None
+    return SmiFacts(
+        gpus=tuple(gpus),
+        driver=driver,
+        cuda=cuda or query[1].get("CUDA Version"),
+        no_devices=no_devices,
+        in_container=block.in_container,
+        fault=fault,
+        attached=attached,
+    )
+
+
+# --- nvidia-smi -q -----------------------------------------------------------------------------------------
+
+_SECTIONS = {
+    "FB Memory Usage", "BAR1 Memory Usage", "GPU Link Info", "PCIe Generation", "Link Width", "MIG Mode",
+    "Clocks Event Reasons", "Clocks Throttle Reasons", "GPU Power Readings", "Power Readings", "Temperature",
+    "Utilization", "ECC Mode", "ECC Errors", "Volatile", "Aggregate", "Remapped Rows", "Retired Pages", "PCI",
+    "GPU Virtualization Mode", "Clocks", "Max Clocks", "Single Bit ECC", "Double Bit ECC", "Conf Compute",
+    "Conf Compute Protected Memory Usage", "GSP Firmware Version",
+    "Driver Model", "Inforom Version", "Fabric",
+    "Platform Info", "Encoder Stats", "FBC Stats", "Module Power Readings", "Power Smoothing", "Voltage",
+    "Memory Power Readings", "GPU Memory Power Readings", "Applications Clocks", "Max Customer Boost Clocks",
+    "Clocks Event Reasons Counters", "Clocks Throttle Reasons Counters",
+    "Clock Policy", "Bridge Chip", "IBMNPU",
+    "Processes", "Accounting Mode", "GPU Operation Mode", "DRAM Encryption Mode", "Capabilities",
+}  # fmt: skip
+
+
+@dataclass
+class _Record:
+    """One GPU of `-q`: values by their path of headings."""
+
+    bus_id: str | None = None
+    values: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+
+def _parse_query(block: Block) -> tuple[list[Gpu], dict[str, str]]:
+    """Return the GPUs of a `-q` listing and the values that stand before the first GPU."""
+    records = [_Record()]
+    top: dict[str, str] = {}
+    stack: list[tuple[int, str]] = []
+    in_processes = False
+    for line in block.lines:
+        if not line.strip() or line.startswith(("|", "+", "=")):
+            continue
+        if header := _QUERY_GPU.match(line):
+            records.append(_Record(bus_id=header["bus"]))
+            stack, in_processes = [], False
+            continue
+        expanded = line.expandtabs(8)
+        found = _KEY_VALUE.match(expanded)
+        text = expanded.strip()
+        depth = len(expanded) - len(expanded.lstrip())
+        while stack and stack[-1][0] >= depth:
+            stack.pop()
+        if text in _SECTIONS or (found is None and re.fullmatch(r"[A-Za-z][A-Za-z0-9 ./()-]{1,60}", text)):
+            stack.append((depth, text))
+            in_processes = text == "Processes"
+            continue
+        if found is None or in_processes:
+            continue
+        key, value = found["key"].strip(), (found["value"] or "").strip()
+        path = (*(name for _, name in stack), key)
+        if not value:
+            stack.append((depth, key))
+            continue
+        record = records[-1]
+        if record.bus_id is None and path in record.values and len(path) > 1:
+            records.append(_Record())  # the same field again without a GPU heading: the next GPU's
+            record = records[-1]
+        record.values.setdefault(path, value)
+        if record.bus_id is None and len(path) == 1:
+            top.setdefault(key, value)
+        # A row such as "HW Slowdown : Not Active" heads the rows below it that are indented further.
+        stack.append((depth, key))
+    gpus = [gpu for record in records if (gpu := _gpu_of(record)) is not None]
+    return [
+        replace(gpu, index=i) if gpu.bus_id and gpu.index is None else gpu for i, gpu in enumerate(gpus)
+    ], top
+
+
+def _gpu_of(record: _Record) -> Gpu | None:
+    def get(*names: str) -> str | None:
+        """Return the value whose path ends in these headings, in order, gaps allowed."""
+        for path, value in record.values.items():
+            if path[-1] == names[-1] and _in_order(names, path):
+                return value
+        return None
+
+    reasons = {
+        path[-1]: value
+        for path, value in record.values.items()
+        if value in ("Active", "Not Active") and path[-1] != "ECC"
+    }
+    remapped = get("Remapped Rows", "Uncorrectable Error")
+    gpu = Gpu(
+        bus_id=record.bus_id,
+        name=get("Product Name"),
+        fb_mib=_integer(get("FB Memory Usage", "Total")),
+        fb_used_mib=_integer(get("FB Memory Usage", "Used")),
+        bar1_mib=_integer(get("BAR1 Memory Usage", "Total")),
+        max_gen=_integer(get("PCIe Generation", "Max")),
+        current_gen=_integer(get("PCIe Generation", "Current")),
+        device_max_gen=_integer(get("PCIe Generation", "Device Max")),
+        host_max_gen=_integer(get("PCIe Generation", "Host Max")),
+        max_width=_integer(get("Link Width", "Max")),
+        current_width=_integer(get("Link Width", "Current")),
+        replays=_integer(get("Replays Since Reset")),
+        pstate=_pstate(get("Performance State")),
+        utilization_percent=_integer(
+            get("Utilization", "GPU") or get("Utilization", "Gpu") or _loose_percent(record)
+        ),
+        persistence=_enabled(get("Persistence Mode")),
+        mig=_enabled(get("MIG Mode", "Current")),
+        compute_mode=get("Compute Mode"),
+        virtualization=get("GPU Virtualization Mode", "Virtualization Mode") or get("Virtualization Mode"),
+        addressing_mode=get("Addressing Mode"),
+        recovery_action=get("GPU Recovery Action"),
+        power_limit_w=_number(get("Current Power Limit") or get("Power Limit")),
+        requested_power_limit_w=_number(get("Requested Power Limit")),
+        default_power_limit_w=_number(get("Default Power Limit")),
+        active_reasons=tuple(name for name, value in reasons.items() if value == "Active"),
+        read_reasons=bool(reasons),
+        temperature_c=_integer(get("GPU Current Temp")),
+        ecc_enabled=_enabled(get("ECC Mode", "Current")),
+        uncorrectable_volatile=_sum_errors(record, "Volatile"),
+        uncorrectable_aggregate=_sum_errors(record, "Aggregate"),
+        remap_pending=_yes(get("Remapped Rows", "Pending")),
+        remap_failure=_yes(get("Remapped Rows", "Remapping Failure Occurred")),
+        remapped_uncorrectable=_integer(remapped),
+        pages_pending=_yes(get("Pending Page Blacklist") or get("Pending")),
+        error_fields=tuple(
+            path[-1]
+            for path, value in record.values.items()
+            if value in ("ERR!", "Unknown Error", "GPU is lost", "[GPU is lost]", "[Unknown Error]")
+        ),
+    )
+    return gpu if replace(gpu, bus_id=None) != Gpu() or record.bus_id else None
+
+
+def _in_order(names: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    rest = iter(path)
+    return all(name in rest for name in names)
+
+
+def _loose_percent(record: _Record) -> str | None:
+    # A cut-out listing may have lost the heading "Utilization" above "GPU : 0 %".
+    return next((v for p, v in record.values.items() if p[-1] in ("GPU", "Gpu") and v.endswith("%")), None)
+
+
+def _sum_errors(record: _Record, which: str) -> int | None:
+    counts = [
+        number
+        for path, value in record.values.items()
+        if which in path
+        and ("Uncorrectable" in path[-1] or "Double Bit ECC" in path)
+        and "Threshold" not in path[-1]
+        and (number := _integer(value)) is not None
+    ]
+    return sum(counts) if counts else None
+
+
+# --- other forms --------------------------------------------------------------------------------------------
+
+
+def _parse_table(block: Block) -> list[Gpu]:
+    gpus: list[Gpu] = []
+    for line in block.lines:
+        if head := _TABLE_GPU.match(line):
+            persistence = head["persistence"]
+            errors = ("ECC",) if "ERR!" in line else ()
+            gpus.append(
+                Gpu(
+                    bus_id=head["bus"],
+                    index=int(head["index"][:6]),
+                    name=head["name"],
+                    persistence=None if persistence is None else persistence == "On",
+                    error_fields=errors,
+                )
+            )
+        elif gpus and gpus[-1].fb_mib is None:
+            errors = ("state",) if "ERR!" in line else ()
+            if state := _TABLE_STATE.match(line):
+                gpus[-1] = replace(
+                    gpus[-1],
+                    pstate=f"P{state['pstate']}",
+                    power_limit_w=_number(state["cap"]),
+                    fb_used_mib=_integer(state["used"]),
+                    fb_mib=_integer(state["total"]),
+                    utilization_percent=_integer(state["use"]),
+                    error_fields=gpus[-1].error_fields + errors,
+                )
+            elif errors:
+                gpus[-1] = replace(gpus[-1], error_fields=gpus[-1].error_fields + errors)
+    return gpus
+
+
+def _parse_list(block: Block) -> list[Gpu]:
+    return [
+        Gpu(index=int(match["index"][:6]), name=match["name"])
+        for line in block.lines
+        if (match := _LIST_GPU.match(line.strip()))
+    ]
+
+
+_INTEGER_FIELDS = {
+    "memory.total": "fb_mib",
+    "memory.used": "fb_used_mib",
+    "pcie.link.gen.max": "max_gen",
+    "pcie.link.gen.gpumax": "device_max_gen",
+    "pcie.link.gen.hostmax": "host_max_gen",
+    "pcie.link.gen.current": "current_gen",
+    "pcie.link.gen.gpucurrent": "current_gen",
+    "pcie.link.width.max": "max_width",
+    "pcie.link.width.current": "current_width",
+    "utilization.gpu": "utilization_percent",
+    "temperature.gpu": "temperature_c",
+    "index": "index",
+}
+_TEXT_FIELDS = {
+    "name": "name",
+    "gpu_name": "name",
+    "pci.bus_id": "bus_id",
+    "gpu_bus_id": "bus_id",
+    "compute_cap": "compute_capability",
+    "compute_mode": "compute_mode",
+}
+_POWER_FIELDS = {
+    "power.limit": "power_limit_w",
+    "enforced.power.limit": "power_limit_w",
+    "power.default_limit": "default_power_limit_w",
+}
+
+
+def _parse_csv(block: Block) -> list[Gpu]:
+    """Read `--query-gpu=… --format=csv`; without its header line the title's field list is the header."""
+    known = {*_INTEGER_FIELDS, *_TEXT_FIELDS, *_POWER_FIELDS, "pstate", "persistence_mode", "driver_version"}
+    header: list[str] | None = None
+    if asked := re.search(r"--query-gpu=(\S+)", block.title):
+        header = [name.strip("'\"") for name in asked[1].split(",")]
+    gpus: list[Gpu] = []
+    for line in block.lines:
+        if "," not in line and header is None:
+            continue
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line.strip()]), [])]
+        except csv.Error:
+            continue
+        names = [re.sub(r"\s*\[.*\]$", "", cell) for cell in cells]
+        if len(set(names) & known) >= min(2, len(names)) and names and set(names) & known:
+            header = names
+            continue
+        if header is None or len(cells) != len(header):
+            continue
+        values = dict(zip(header, cells, strict=True))
+        fields: dict[str, object] = {}
+        for name, value in values.items():
+            if name in _INTEGER_FIELDS and (number := _integer(value)) is not None:
+                fields[_INTEGER_FIELDS[name]] = number
+            elif name in _POWER_FIELDS and (watts := _number(value)) is not None:
+                fields[_POWER_FIELDS[name]] = watts
+            elif name in _TEXT_FIELDS and value and not value.startswith("["):
+                fields[_TEXT_FIELDS[name]] = value
+            elif name == "pstate":
+                fields["pstate"] = _pstate(value)
+            elif name == "persistence_mode":
+                fields["persistence"] = _enabled(value)
+            elif re.match(r"clocks_(?:throttle|event)_reasons\.", name) and value in ("Active", "Not Active"):
+                fields["read_reasons"] = True
+                if value == "Active":
+                    word = name.split(".", 1)[1].replace("_", " ").replace("hw ", "HW ").replace("sw ", "SW ")
+                    fields["active_reasons"] = (*fields.get("active_reasons", ()), _title_case(word))  # type: ignore[misc]
+        if fields:
+            gpus.append(replace(Gpu(), **fields))  # type: ignore[arg-type]
+    return gpus
+
+
+def _title_case(words: str) -> str:
+    return " ".join(word if word.isupper() else word.capitalize() for word in words.split())
+
+
+def _integer(text: str | None) -> int | None:
+    number = _number(text)
+    return None if number is None else int(number)
+
+
+def _number(text: str | None) -> float | None:
+    match = re.match(
+        r"^\[?(-?\d{1,12}(?:\.\d{1,6})?)\s*(?:MiB|x|W|%|C|MHz)?\]?\b", (text or "").strip(), re.ASCII
+    )
+    return float(match[1]) if match else None
+
+
+def _pstate(text: str | None) -> str | None:
+    match = re.fullmatch(r"P(\d{1,2})", (text or "").strip(), re.ASCII)
+    return match[0] if match else None
+
+
+def _enabled(text: str | None) -> bool | None:
+    return {"Enabled": True, "On": True, "Disabled": False, "Off": False}.get((text or "").strip())
+
+
+def _yes(text: str | None) -> bool | None:
+    return {"Yes": True, "No": False}.get((text or "").strip())
