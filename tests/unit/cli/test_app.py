@@ -73,6 +73,7 @@ def test_plan_json_is_the_plan() -> None:
 LAYERS = (
     ("errors", "exit_codes", "files", "output"),
     ("configs", "receipts"),
+    ("stacks",),
     ("plan",),
     ("startup", "metrics", "telemetry"),
     ("exporter",),

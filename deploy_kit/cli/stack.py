@@ -1,0 +1,138 @@
+"""`deploy-kit stack`: the pinned stacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Show, lock, verify and compare the pinned stacks."
+)
+_CONFIGS = typer.Option(None, "--configs", help="The configurations' folder.")
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+
+
+@app.command(epilog="Example: deploy-kit stack show current")
+def show(
+    name: str = typer.Argument("current"), configs: Path | None = _CONFIGS, as_json: bool = _JSON
+) -> None:
+    """Show a stack's pins."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Stack
+    from deploy_kit.output import print_json
+
+    stack = Catalog.find(configs).load(Stack, name)
+    if as_json:
+        print_json(stack.model_dump())
+        return
+    typer.echo(f"{stack.name}: {stack.description}\n  image          {stack.image}")
+    typer.echo(f"  base           {stack.base.image}@{stack.base.digest}")
+    for key, version in stack.versions.model_dump().items():
+        typer.echo(f"  {key:<14} {version or 'none'}")
+    typer.echo(f"  architectures  {', '.join(stack.architectures) or 'any CPU'}")
+    typer.echo(f"  lock           {stack.requirements}")
+    for patch in stack.patches:
+        typer.echo(f"  patch          {patch.file} (lever {patch.lever}): {patch.why}")
+
+
+@app.command(
+    epilog="Example: deploy-kit stack verify            (all stacks; --online also asks the package index)"
+)
+def verify(
+    name: str | None = typer.Argument(None, help="A stack; all when left out."),
+    online: bool = typer.Option(
+        False, "--online", help="Ask the index whether every pinned file is still there."
+    ),
+    configs: Path | None = _CONFIGS,
+    as_json: bool = _JSON,
+) -> None:
+    """Check that a stack's file, lock, patches and the Dockerfile agree. Exit 21 when something differs."""
+    from dataclasses import asdict
+
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Stack
+    from deploy_kit.exit_codes import ExitCode
+    from deploy_kit.output import print_json, stderr_console
+    from deploy_kit.stacks.locks import read_lock
+    from deploy_kit.stacks.verify import verify as run
+
+    catalog = Catalog.find(configs)
+    root = catalog.folder.parent
+    results = {}
+    for one in [name] if name else catalog.names(Stack):
+        stack = catalog.load(Stack, one)
+        checks = run(stack, root)
+        if online:
+            from rich.progress import Progress
+
+            from deploy_kit.stacks.index import check_index
+
+            pins = read_lock(root / stack.requirements).values()
+            with Progress(console=stderr_console(), transient=True) as progress:
+                task = progress.add_task(f"{one}: asking the index", total=len(pins))
+                checks += check_index(pins, advance=lambda p=progress, t=task: p.advance(t))  # type: ignore[misc]
+        results[one] = checks
+    bad = sum(not check.ok for checks in results.values() for check in checks)
+    if as_json:
+        print_json({one: [asdict(check) for check in checks] for one, checks in results.items()})
+    else:
+        for one, checks in results.items():
+            for check in checks:
+                if not check.ok or not online or len(checks) < 20:
+                    typer.echo(f"{'ok     ' if check.ok else 'DIFFERS'} {one}: {check.name}: {check.detail}")
+            typer.echo(f"{one}: {sum(check.ok for check in checks)} of {len(checks)} agree")
+    raise typer.Exit(int(ExitCode.VERDICT_FAIL if bad else ExitCode.OK))
+
+
+@app.command(epilog="Example: deploy-kit stack diff rollback current")
+def diff(one: str, other: str, configs: Path | None = _CONFIGS, as_json: bool = _JSON) -> None:
+    """Say in words what differs between two stacks."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Stack
+    from deploy_kit.output import print_json
+    from deploy_kit.stacks.locks import read_lock
+    from deploy_kit.stacks.verify import difference
+
+    catalog = Catalog.find(configs)
+    first, second = catalog.load(Stack, one), catalog.load(Stack, other)
+    root = catalog.folder.parent
+    lines = difference(
+        first, second, read_lock(root / first.requirements), read_lock(root / second.requirements)
+    )
+    if as_json:
+        print_json({"stacks": [one, other], "differences": lines})
+    else:
+        typer.echo("\n".join(lines) or "no difference")
+
+
+@app.command(epilog="Example: deploy-kit stack lock current --dry-run")
+def lock(
+    name: str,
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say whether the lock would change."),
+    configs: Path | None = _CONFIGS,
+    as_json: bool = _JSON,
+) -> None:
+    """Resolve a stack's requirements again into its lock, with hashes and without addresses."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Stack
+    from deploy_kit.output import print_json
+    from deploy_kit.stacks.lock import make_lock, write_lock
+
+    catalog = Catalog.find(configs)
+    stack = catalog.load(Stack, name)
+    text, changed = make_lock(stack, catalog.folder.parent)
+    if changed and not dry_run:
+        write_lock(stack, catalog.folder.parent, text)
+    if as_json:
+        print_json(
+            {
+                "stack": name,
+                "lock": stack.requirements,
+                "changed": changed,
+                "written": changed and not dry_run,
+            }
+        )
+    else:
+        outcome = "unchanged" if not changed else "would change" if dry_run else "written"
+        typer.echo(f"{stack.requirements}: {outcome}")

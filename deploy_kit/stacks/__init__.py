@@ -1,0 +1,1 @@
+"""Pinned stacks: whether what is generated from a stack still agrees with it; what differs between two."""

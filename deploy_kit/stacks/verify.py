@@ -1,0 +1,100 @@
+"""Whether a stack's file, its lock, its patches and the Dockerfile say the same."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy_kit.configs.schema import Stack
+from deploy_kit.files import read_text
+from deploy_kit.stacks.locks import PACKAGES, Pin, read_lock
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: what was compared, whether it agrees, and how not."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def verify(stack: Stack, root: Path) -> list[Check]:
+    """Given a stack and the repository's root, return every comparison made, in order."""
+    lock = read_lock(root / stack.requirements)
+    return [
+        *check_versions(stack, lock),
+        *check_base(stack, read_text(root / "docker/Dockerfile", what="Dockerfile")),
+        *check_patches(stack, root),
+        Check(
+            "image tag",
+            stack.versions.sglang in stack.image,
+            f"{stack.image} names SGLang {stack.versions.sglang}",
+        ),
+    ]
+
+
+def check_versions(stack: Stack, lock: dict[str, Pin]) -> Iterator[Check]:
+    """Given a stack and its lock, compare each version the stack names with the pinned one."""
+    for key, package in PACKAGES.items():
+        wanted = getattr(stack.versions, key)
+        if wanted is None:
+            continue
+        pin = lock.get(package)
+        if pin is None:
+            # CUDA's own package is missing where torch brings the libraries one by one.
+            if key == "cuda":
+                continue
+            yield Check(key, False, f"{stack.requirements} does not pin {package}; the stack says {wanted}")
+            continue
+        same = pin.version == wanted or pin.version.startswith((f"{wanted}.", f"{wanted}+"))
+        yield Check(key, same, f"stack {wanted}, lock {package}=={pin.version} (line {pin.line})")
+
+
+def check_base(stack: Stack, dockerfile: str) -> Iterator[Check]:
+    """Given a stack and the Dockerfile's text, compare the base image and its digest."""
+    wanted = f"{stack.base.image}@{stack.base.digest}"
+    bases = re.findall(r"^FROM\s+(\S+@\S+)", dockerfile, flags=re.MULTILINE)
+    yield Check(
+        "base",
+        wanted in bases,
+        f"stack {wanted}; Dockerfile {', '.join(bases) or 'has no base with a digest'}",
+    )
+
+
+def check_patches(stack: Stack, root: Path) -> Iterator[Check]:
+    """Given a stack, compare each patch file with the hash the stack holds."""
+    for patch in stack.patches:
+        path = root / patch.file
+        if not path.is_file():
+            yield Check(patch.file, False, "the file is not there")
+            continue
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        yield Check(patch.file, found == patch.sha256, f"stack {patch.sha256[:12]}…, file {found[:12]}…")
+
+
+def difference(one: Stack, other: Stack, one_lock: dict[str, Pin], other_lock: dict[str, Pin]) -> list[str]:
+    """Given two stacks and their locks, return in words what differs, the named versions first."""
+    lines = []
+    for key in type(one.versions).model_fields:
+        left, right = getattr(one.versions, key), getattr(other.versions, key)
+        if left != right:
+            lines.append(f"{key}: {left or 'none'} in {one.name}, {right or 'none'} in {other.name}")
+    if one.base != other.base:
+        lines.append(f"base: {one.base.image} in {one.name}, {other.base.image} in {other.name}")
+    if one.architectures != other.architectures:
+        lines.append(
+            f"architectures: {one.architectures} in {one.name}, {other.architectures} in {other.name}"
+        )
+    ours, theirs = ({patch.lever for patch in stack.patches} for stack in (one, other))
+    lines += [f"patch for {lever}: only in {one.name}" for lever in sorted(ours - theirs)]
+    lines += [f"patch for {lever}: only in {other.name}" for lever in sorted(theirs - ours)]
+    common = sorted(one_lock.keys() & other_lock.keys())
+    changed = [name for name in common if one_lock[name].version != other_lock[name].version]
+    lines += [f"package {name}: {one_lock[name].version} → {other_lock[name].version}" for name in changed]
+    lines += [f"package {name}: only in {one.name}" for name in sorted(one_lock.keys() - other_lock.keys())]
+    lines += [f"package {name}: only in {other.name}" for name in sorted(other_lock.keys() - one_lock.keys())]
+    return lines
