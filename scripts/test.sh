@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Everything that can be tested on this machine. Usage: scripts/test.sh [stage…]
+# Stages, in order: lint monitoring unit integration up engine e2e down. Without arguments: all. The first failure stops it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH=$PWD/.venv/bin:$PWD/.cache/tools/bin:$PATH
+stages=("$@")
+[ ${#stages[@]} -gt 0 ] || stages=(lint monitoring unit integration up engine e2e down)
+summary=()
+
+stage() {
+  local name=$1
+  shift
+  local started=$SECONDS
+  printf '\n=== %s\n' "$name"
+  if "$@"; then
+    summary+=("$(printf 'ok      %-12s %4d s' "$name" $((SECONDS - started)))")
+  else
+    summary+=("$(printf 'FAILED  %-12s %4d s' "$name" $((SECONDS - started)))")
+    printf '%s\n' '' "${summary[@]}"
+    exit 1
+  fi
+}
+
+engine() {
+  # The tests that need torch and SGLang run inside the engine's own image.
+  local image=deploy-kit/rehearsal-test:local
+  python -m deploy_kit.deploy.images build --target rehearsal-test --tag "$image" >/dev/null
+  docker run --rm --network none --tmpfs /tmp:exec,mode=1777 --volume "$PWD:/src:ro" --workdir /src \
+    "$image" -p no:cacheprovider -q --durations=5 tests/integration/engine
+}
+
+scripts/test-tools.sh
+for name in "${stages[@]}"; do
+  case $name in
+    lint) stage lint scripts/lint.sh ;;
+    monitoring) stage monitoring monitoring/check.sh ;;
+    unit) stage unit pytest -q -n 2 tests/unit ;;
+    integration) stage integration pytest -q --ignore tests/integration/engine tests/integration ;;
+    up) stage up deploy-kit up ;;
+    engine) stage engine engine ;;
+    e2e) stage e2e pytest -q tests/e2e ;;
+    down) stage down deploy-kit down ;;
+    *) echo "unknown stage: $name" >&2 && exit 2 ;;
+  esac
+done
+printf '%s\n' '' "${summary[@]}" "all in $((SECONDS / 60)) min $((SECONDS % 60)) s"
