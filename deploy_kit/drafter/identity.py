@@ -337,6 +337,7 @@ def _base(name: str) -> str:
 
 def _not_supported(architecture: str) -> str:
     return (
-        f"ValueError: Model architectures ['{architecture}'] are not supported for now / has no "
-        "SGLang implementation"
+        f"ValueError: Cannot find model module. '{architecture}' is not a registered model in the "
+        f"Transformers library (0.5.23; older: Model architectures ['{architecture}'] are not "
+        "supported for now)"
     )

@@ -126,7 +126,8 @@ def check_weights(known: Description, family: str) -> Iterator[Finding]:
             f"{tensor.name} has shape {list(tensor.shape)}, {family} builds "
             f"{shape_text(parameter.shape)} from this config",
             kind=WILL_NOT_LOAD,
-            error="AssertionError / RuntimeError on the sizes while weights load (all versions read)",
+            error="AssertionError or RuntimeError on the sizes while weights load; a divided projection that "
+            "is too large is cut silently",
             remedy="weights and config.json are of different drafters: take both from one place",
         )
     yield from _missing(known, family, load.missing, len(parameters))

@@ -291,6 +291,17 @@ def check_map_values(
         yield from _partial_map(facts, length, vocabulary, pruned)
         return
     values = facts.values
+    if pruned and values.size > 1 and not values.any():
+        yield Finding(
+            "d2t-zeros",
+            "reject",
+            f"d2t is all zeros: draft ids would be the first {values.size} target ids, the look of a "
+            "map that was never "
+            "filled in",
+            kind=WILL_NOT_ACCEPT,
+            remedy="export the map that the training used",
+        )
+        return
     targets = map_targets(values)
     outside = int(np.count_nonzero((targets < 0) | (targets >= vocabulary)))
     rising = bool(values.size >= _RISING_ENOUGH and np.all(np.diff(values) > 0))
@@ -312,17 +323,6 @@ def check_map_values(
             kind=WILL_NOT_ACCEPT,
             error="index out of range in the embedding (a device-side assert on a GPU)",
             remedy="the map is of another vocabulary, or damaged: take it from a drafter of this target",
-        )
-        return
-    if pruned and values.size > 1 and not values.any():
-        yield Finding(
-            "d2t-zeros",
-            "reject",
-            f"d2t is all zeros: draft ids would be the first {values.size} target ids, the look of a "
-            "map that was never "
-            "filled in",
-            kind=WILL_NOT_ACCEPT,
-            remedy="export the map that the training used",
         )
         return
     duplicates = values.size - int(np.unique(targets).size)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import serialize
+from safetensors import TensorSpec, serialize
 
 HIDDEN, VOCABULARY, DRAFT = 32, 96, 24
 LLAMA_CONFIG: dict[str, Any] = {
@@ -50,11 +50,14 @@ def bf16(values: Array) -> Array:
 
 def save(path: Path, tensors: dict[str, tuple[str, Array]]) -> None:
     """Write {name: (library's dtype name, array)} with the safetensors library."""
-    entries = {
-        name: {"dtype": dtype, "shape": list(values.shape), "data": np.ascontiguousarray(values).tobytes()}
-        for name, (dtype, values) in tensors.items()
+    held = {name: (dtype, np.ascontiguousarray(values)) for name, (dtype, values) in tensors.items()}
+    specs = {
+        name: TensorSpec(
+            dtype=dtype, shape=list(values.shape), data_ptr=values.ctypes.data, data_len=values.nbytes
+        )
+        for name, (dtype, values) in held.items()
     }
-    path.write_bytes(serialize(entries, {"format": "pt"}))  # type: ignore[arg-type]
+    path.write_bytes(bytes(serialize(specs, {"format": "pt"})))
 
 
 def llama_tensors(targets: Array = EVERY_FOURTH, *, seed: int = 0) -> dict[str, tuple[str, Array]]:
