@@ -344,7 +344,8 @@ _ENGINE_RULES = (
     ),
     _rule(
         "registry-certificate",
-        r"x509: [^\n]+|server gave HTTP response to HTTPS client|tls: failed to verify certificate",
+        r"x509: (?:certificate|cannot)[^\n]*|server gave HTTP response to HTTPS client"
+        r"|tls: failed to verify certificate",
         "the registry's certificate is not trusted by this host, or the registry speaks plain HTTP",
         "put the CA's certificate at /etc/docker/certs.d/HOST:PORT/ca.crt, or list the registry in"
         " insecure-registries of daemon.json; check the host's clock",
@@ -490,7 +491,7 @@ _ENGINE_RULES = (
     _rule(
         "cpus-not-available",
         r"Requested CPUs are not available[^\n]*|Requested memory nodes are not available[^\n]*"
-        r"|cpuset\.(?:cpus|mems)[^\n]*|range of CPUs is from[^\n]*",
+        r"|(?:write|fail|error|invalid)[^\n]*cpuset\.(?:cpus|mems)[^\n]*|range of CPUs is from[^\n]*",
         "the service asks for CPUs or memory nodes that this host does not have (or that are off line)",
         "correct the host file's `cpus` (`lscpu` shows the on-line list) or the service's cpuset",
     ),
@@ -562,7 +563,8 @@ _ENGINE_RULES = (
     ),
     _rule(
         "security-profile",
-        r"AppArmor enabled on system but the docker-default profile could not be loaded|seccomp[^\n]*"
+        r"AppArmor enabled on system but the docker-default profile could not be loaded"
+        r"|seccomp[^\n]*(?:fail|error|not supported)[^\n]*"
         r"|sysctl [^\n]* is not in a separate kernel namespace",
         "a security profile or kernel setting of the container cannot be applied on this host",
         "install apparmor (apparmor_parser) or correct `security_opt` and `sysctls` of the service",

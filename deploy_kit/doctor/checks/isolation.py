@@ -31,7 +31,7 @@ def _acs(machine: Machine) -> Iterator[Finding]:
     ]
     if relevant:
         bits = sorted({bit for device in relevant for bit in device.redirects}, reverse=True)
-        where = ", ".join(device.slot or "?" for device in relevant[:6])
+        where = ", ".join(device.slot or "not named in the output" for device in relevant[:6])
         yield Finding(
             "acs.redirect",
             Verdict.FAIL,
@@ -123,6 +123,15 @@ def _iommu(machine: Machine) -> Iterator[Finding]:
             " traffic is translated",
             "`sudo dmesg | grep -i 'Default domain type'`; iommu=pt makes it certain",
             evidence,
+            ansible="kernel_iommu",
+        )
+    elif log is not None and log.iommu_active:
+        yield Finding(
+            "iommu.unknown",
+            Verdict.UNKNOWN,
+            "an IOMMU is active; the log does not say whether it translates device traffic",
+            "`sudo dmesg | grep -i 'Default domain type'` and `cat /proc/cmdline`",
+            (log.iommu_active,),
             ansible="kernel_iommu",
         )
     if line is not None and line.planned:

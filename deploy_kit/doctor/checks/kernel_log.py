@@ -10,6 +10,8 @@ from deploy_kit.doctor.facts.machine import Machine
 from deploy_kit.doctor.model import Finding, Verdict
 
 # Number → (verdict, meaning, remedy), after NVIDIA's catalogue of Xid errors.
+# An excerpt is shorter; only a whole log can say that nothing is wrong.
+_WHOLE_LOG_LINES = 200
 _RESET = "stop what runs on it, reset the GPU or reboot; replace the card when it comes back"
 _APPLICATION = "a program's fault first of all: look at the engine's log at that time; run compute-sanitizer"
 XIDS: dict[int, tuple[Verdict, str, str]] = {
@@ -79,7 +81,16 @@ def check(machine: Machine) -> Iterator[Finding]:
             "mention only",
             tuple(log.cpu_offline[:2]),
         )
-    elif not findings:
+    elif not findings and not log.iommu_faults:
+        if not log.about_gpus and log.lines < _WHOLE_LOG_LINES:
+            if not (log.iommu_domain or log.iommu_active):
+                yield Finding(
+                    "log.too-short",
+                    Verdict.UNKNOWN,
+                    f"{log.lines} lines of the kernel's log, none about GPUs or PCIe: too little to judge",
+                    "`sudo dmesg` (all of it)",
+                )
+            return
         yield Finding("log", Verdict.OK, f"nothing known to be bad in {log.lines} lines of the kernel's log")
 
 

@@ -11,6 +11,9 @@ from deploy_kit.doctor.model import Finding, Verdict
 # Published for 8 x RTX PRO 6000 and this model at one stream (see docs/doctor.md): what P2P is worth.
 NO_P2P = "every all-reduce goes through host memory: expect about 44 instead of 90 tok/s at one stream"
 
+# Twice what healthy eight-GPU boxes measure at 64 KB, and what makes 122 of them 12 ms.
+SLOW_SMALL_ALLREDUCE_US = 100.0
+
 _WORDS = {
     "CNS": "chipset not supported: the platform is not on the driver's table, which is"
     " the usual sign of a virtual"
@@ -50,6 +53,7 @@ def check(machine: Machine) -> Iterator[Finding]:
         yield from _matrix(matrix, machine)
     yield from _transfers(machine)
     yield from _bandwidth(machine)
+    yield from _small_allreduce(machine)
 
 
 def _topology(topology: Topology) -> Iterator[Finding]:
@@ -59,6 +63,14 @@ def _topology(topology: Topology) -> Iterator[Finding]:
             "topology.truncated",
             Verdict.UNKNOWN,
             f"the matrix is cut off: rows or cells of {', '.join(topology.missing)} are missing",
+            "paste all of `nvidia-smi topo -m`",
+        )
+        return
+    if 0 < len(topology.numa) < count:
+        yield Finding(
+            "topology.affinity-cut",
+            Verdict.UNKNOWN,
+            "the NUMA node is told for some GPUs only: the table is cut off",
             "paste all of `nvidia-smi topo -m`",
         )
         return
@@ -138,7 +150,14 @@ def _matrix(matrix: P2pMatrix, machine: Machine) -> Iterator[Finding]:
             refused.setdefault(status, []).append(pair)
     granted = sum(1 for status in matrix.status.values() if status == "OK")
     if matrix.mode == "nvlink":
-        return  # NS is the rule on a box without NVLink
+        yield Finding(
+            "topology.nvlink",
+            Verdict.OK,
+            "NVLink between GPUs"
+            if granted
+            else "no NVLink between the GPUs (NS is normal on a PCIe-only box)",
+        )
+        return
     for status, pairs in refused.items():
         evidence = tuple(f"GPU{a} - GPU{b}: {status}" for a, b in pairs[:4])
         where = "all GPU pairs" if len(pairs) == len(matrix.status) else _pairs(pairs)
@@ -270,6 +289,36 @@ def _bandwidth(machine: Machine) -> Iterator[Finding]:
             test.no_access[:4],
             consequence=NO_P2P,
         )
+
+
+def _small_allreduce(machine: Machine) -> Iterator[Finding]:
+    wrong = [row for row in machine.allreduce_times if row.wrong]
+    if wrong:
+        yield Finding(
+            "allreduce.wrong",
+            Verdict.FAIL,
+            f"an all-reduce gave {wrong[0].wrong} wrong values at {wrong[0].size_bytes} bytes: transfers"
+            f" deliver wrong data",
+            "run it with NCCL_P2P_DISABLE=1: when that is right, P2P corrupts data (ACS, IOMMU, driver"
+            " mapping)",
+        )
+    times = [row for row in machine.allreduce_times if 1024 <= row.size_bytes <= 65536]
+    slow = [row for row in times if row.time_us > SLOW_SMALL_ALLREDUCE_US]
+    if slow:
+        worst = max(slow, key=lambda row: row.time_us)
+        yield Finding(
+            "allreduce.slow",
+            Verdict.WARN,
+            f"a small all-reduce takes {worst.time_us:.0f} µs ({worst.size_bytes} bytes); healthy boxes"
+            f" of this kind take"
+            " 27 to 34 µs at 16 to 64 KB over 8 GPUs",
+            "look for P2P, ACS and IOMMU faults; then `deploy-kit probe allreduce`",
+            tuple(f"{row.size_bytes} bytes: {row.time_us:g} µs" for row in slow[:3]),
+            consequence="times 122 all-reduces for each decode or verify forward of 61 layers",
+        )
+    elif times:
+        worst = max(times, key=lambda row: row.time_us)
+        yield Finding("allreduce", Verdict.OK, f"small all-reduces take up to {worst.time_us:.0f} µs")
 
 
 def _pairs(pairs: list[tuple[int, int]]) -> str:

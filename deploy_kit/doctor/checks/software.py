@@ -34,6 +34,31 @@ def _container_faults(machine: Machine) -> Iterator[Finding]:
         "driver-library-mismatch": "driver.mismatch",
         "nvidia-smi-no-driver": "driver.not-answering",
     }
+    inside = [smi for smi in machine.smi if smi.in_container]
+    host_answers = any(smi.driver or smi.gpus for smi in machine.host_smi)
+    for smi in inside:
+        if host_answers and smi.fault and "mismatch" in smi.fault:
+            yield Finding(
+                "container.old-driver-libraries",
+                Verdict.FAIL,
+                "the container still holds the driver libraries from before an update of the host's"
+                " driver; the host is"
+                " fine",
+                "recreate the container (`docker compose up -d --force-recreate SERVICE`)",
+                (smi.fault,),
+            )
+            return
+        if smi.no_devices:
+            yield Finding(
+                "container.no-devices",
+                Verdict.FAIL,
+                "the container sees no GPU"
+                + (" although the host does" if host_answers else "")
+                + ": started without a GPU request, or its device access was lost",
+                "recreate the container with its GPU request; `docker inspect` shows DeviceRequests",
+                ("No devices were found",),
+            )
+            return
     explained = machine.log is not None and bool(machine.log.api_mismatch)
     for fault in explain_container_faults(machine.text):
         if fault.id in known and (explained or any(s.fault for s in machine.host_smi)):

@@ -75,6 +75,8 @@ class KernelLog:
     iommu_faults: list[str] = field(default_factory=list)
     iommu_domain: str | None = None
     iommu_domain_line: str | None = None
+    iommu_active: str | None = None
+    about_gpus: bool = False
     bar_failures: list[str] = field(default_factory=list)
     api_mismatch: list[str] = field(default_factory=list)
     probe_blocked: list[str] = field(default_factory=list)
@@ -92,7 +94,10 @@ _LOG_LINE = re.compile(
     r"^(?:<\d+>)?\[\s*\d+\.\d+\]|^\[\w{3} \w{3}\s+\d|^\w{3}\s+\d+ [\d:]{8} \S+ kernel:"
     r"|^\d{4}-\d\d-\d\dT\S+ |^kern\s*:"
 )
-_NVRM_LINE = re.compile(r"^(?:NVRM|nvidia[-_\w]*|pcieport|pci|AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ]")
+_BARE_LINE = re.compile(
+    r"^(?:NVRM: |(?:nvidia|pcieport|pci|vfio-pci|nouveau)[-\w]* [0-9a-f]{4}:"
+    r"|(?:AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ])"
+)
 _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "needs_open": (
         r"requires use of the NVIDIA open kernel modules",
@@ -152,7 +157,11 @@ _RULES = {name: re.compile("|".join(patterns)) for name, patterns in _ALTERNATIV
 _XID = re.compile(
     r"NVRM: (?:GPU at PCI:\S+ )?Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)[^)]*\):?\s*(?P<number>\d{1,4})\b"
 )
-_DOMAIN = re.compile(r"(?:Default domain type: (?P<domain>\w+)|(?P<soft>Using software bounce buffering))")
+_DOMAIN = re.compile(
+    r"Default domain type: (?P<domain>\w+)"
+    r"|(?P<pt>AMD-Vi: Initialized for Passthrough Mode|Hardware identity mapping)"
+    r"|(?P<translated>AMD-Vi: Lazy IO/TLB flushing enabled|AMD-Vi: IO/TLB flush on unmap enabled)"
+)
 
 
 def parse_kernel_log(block: Block) -> KernelLog | None:
@@ -164,7 +173,7 @@ def parse_kernel_log(block: Block) -> KernelLog | None:
         if re.search(r"dmesg: (?:read kernel buffer failed|klogctl).*", text):
             log.denied = text
             continue
-        if not (titled or _LOG_LINE.match(text) or _NVRM_LINE.match(text)) or not text:
+        if not (titled or _LOG_LINE.match(text) or _BARE_LINE.match(text)) or not text:
             continue
         log.lines += 1
         if module := re.search(
@@ -177,8 +186,12 @@ def parse_kernel_log(block: Block) -> KernelLog | None:
                 log.closed_module = module[2]
         if xid := _XID.search(text):
             log.xids.append(Xid(int(xid["number"]), xid["device"], text))
-        if (domain := _DOMAIN.search(text)) and domain["domain"]:
-            log.iommu_domain, log.iommu_domain_line = domain["domain"].lower(), text
+        if (domain := _DOMAIN.search(text)) and (domain["domain"] or log.iommu_domain is None):
+            told = domain["domain"] or ("passthrough" if domain["pt"] else "translated")
+            log.iommu_domain, log.iommu_domain_line = told.lower(), text
+        if re.search(r"DMAR: IOMMU enabled|AMD-Vi: Found IOMMU|AMD-Vi: Interrupt remapping enabled", text):
+            log.iommu_active = log.iommu_active or text
+        log.about_gpus = log.about_gpus or "NVRM" in text or "nvidia" in text
         for name, pattern in _RULES.items():
             if pattern.search(text):
                 getattr(log, name).append(text)

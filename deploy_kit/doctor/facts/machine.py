@@ -22,9 +22,11 @@ from deploy_kit.doctor.facts.kernel import (
 )
 from deploy_kit.doctor.facts.limits import Limits, parse_limits
 from deploy_kit.doctor.facts.nccl import (
+    AllreduceTime,
     BandwidthTest,
     NcclLog,
     Transfer,
+    parse_allreduce_times,
     parse_bandwidth_test,
     parse_nccl,
     parse_transfers,
@@ -59,6 +61,7 @@ class Machine:
     nccl: list[NcclLog] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     bandwidth: BandwidthTest | None = None
+    allreduce_times: list[AllreduceTime] = field(default_factory=list)
     driver: DriverFacts | None = None
     limits: Limits | None = None
     docker: DockerFacts | None = None
@@ -136,6 +139,7 @@ def gather(blocks: Iterable[Block], unknown: Iterable[Unknown] = ()) -> Machine:
             machine.nccl.append(nccl)
         machine.transfers += parse_transfers(block)
         machine.bandwidth = machine.bandwidth or parse_bandwidth_test(block)
+        machine.allreduce_times += parse_allreduce_times(block)
         machine.driver = _merge(machine.driver, parse_driver(block))
         machine.limits = _merge(machine.limits, parse_limits(block))
         machine.docker = machine.docker or parse_docker(block)
@@ -206,6 +210,6 @@ def _merge_logs(first: KernelLog, second: KernelLog | None) -> KernelLog:
             getattr(first, name).extend(line for line in value if line not in getattr(first, name))
         elif name == "lines":
             first.lines += second.lines
-        elif getattr(first, name) is None:
+        elif getattr(first, name) in (None, False):
             setattr(first, name, value)
     return first

@@ -127,6 +127,28 @@ def parse_nccl(block: Block) -> NcclLog | None:
     return log if seen else None
 
 
+@dataclass(frozen=True)
+class AllreduceTime:
+    """One line of nccl-tests' all_reduce_perf (out of place)."""
+
+    size_bytes: int
+    time_us: float
+    wrong: int | None
+
+
+_PERF_ROW = re.compile(
+    r"^\s*(\d{1,15})\s+\d{1,15}\s+(?:float|half|bfloat16|double|int8|int32)\s+sum\s+-1\s+(\d{1,9}(?:\.\d{1,6})?)"
+    r"\s+[\d.]+\s+[\d.]+\s+(\d{1,9}|N/A)",
+    re.ASCII,
+)
+
+
+def parse_allreduce_times(block: Block) -> list[AllreduceTime]:
+    """Given all_reduce_perf's table, return its lines: bytes, µs, wrong values (None: not checked)."""
+    rows = (match for line in block.lines if (match := _PERF_ROW.match(line)))
+    return [AllreduceTime(int(r[1]), float(r[2]), None if r[3] == "N/A" else int(r[3])) for r in rows]
+
+
 _OK = re.compile(r"\b(?:ok|passed|success(?:ful)?|PASS)\b", re.IGNORECASE)
 _WRONG = re.compile(r"\bwrong\b|mismatch|verification (?:error|failed)|incorrect|corrupt", re.IGNORECASE)
 _HANG = re.compile(

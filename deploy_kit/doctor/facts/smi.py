@@ -62,11 +62,12 @@ class Gpu:
     @property
     def idle(self) -> bool | None:
         """Whether the GPU did nothing when it was read; None when that was not in the output."""
-        if self.utilization_percent is not None and self.utilization_percent >= 5:
-            return False
-        if self.pstate is not None:
-            return int(self.pstate[1:]) >= 5
-        return True if self.utilization_percent == 0 else None
+        busy = None if self.utilization_percent is None else self.utilization_percent >= 5
+        if busy or self.pstate is None:
+            return None if busy is None else not busy
+        low_power = int(self.pstate[1:]) >= 5
+        # P0 at 0 %: nvidia-smi itself wakes a card; that tells nothing.
+        return True if low_power else None if busy is False else False
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def _gpu_of(record: _Record) -> Gpu | None:
         compute_mode=get("Compute Mode"),
         virtualization=get("GPU Virtualization Mode", "Virtualization Mode") or get("Virtualization Mode"),
         addressing_mode=get("Addressing Mode"),
-        recovery_action=get("GPU Recovery Action"),
+        recovery_action=_recovery(get("GPU Recovery Action"), get("Reset Required")),
         power_limit_w=_number(get("Current Power Limit") or get("Power Limit")),
         requested_power_limit_w=_number(get("Requested Power Limit")),
         default_power_limit_w=_number(get("Default Power Limit")),
@@ -421,6 +422,10 @@ def _pstate(text: str | None) -> str | None:
 
 def _enabled(text: str | None) -> bool | None:
     return {"Enabled": True, "On": True, "Disabled": False, "Off": False}.get((text or "").strip())
+
+
+def _recovery(action: str | None, reset_required: str | None) -> str | None:
+    return "Reset" if action in (None, "None") and reset_required == "Yes" else action
 
 
 def _yes(text: str | None) -> bool | None:

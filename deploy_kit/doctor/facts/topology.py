@@ -15,7 +15,7 @@ _PATH_CELL = re.compile(r"^(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PIB|N/A)$")
 _P2P_CELL = re.compile(r"^(?:X|OK|CNS|GNS|TNS|NS|DR|CS|U|N/A)$")
 _P2P_ONLY = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "CS", "U"}
 _CPU_LIST = re.compile(r"^\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*$")
-_MODES = {"r": "read", "w": "write", "a": "atomics", "n": "nvlink", "p": "properties"}
+_MODES = {"r": "read", "w": "write", "a": "atomics", "n": "nvlink", "p": "properties", "rw": "read and write"}
 
 
 @dataclass
@@ -154,10 +154,10 @@ def parse_p2p(block: Block) -> list[P2pMatrix]:
     for matrix in _matrices(block.lines):
         cells = {cell for _, _, cell in matrix.gpu_pairs()}
         if cells and cells <= _P2P_ONLY | {"N/A"} and cells & _P2P_ONLY:
-            mode = re.search(r"-p2p\s+(\w)\b", block.title)
+            mode = re.search(r"-p2p\s+(\w+)\b", block.title)
             found.append(
                 P2pMatrix(
-                    mode=_MODES.get(mode[1]) if mode else None,
+                    mode=_MODES.get(mode[1], "peer access") if mode else None,
                     gpus=tuple(sorted({_number(name) for name in matrix.gpus})),
                     status={(_number(a), _number(b)): cell for a, b, cell in matrix.gpu_pairs()},
                     missing=tuple(matrix.missing),

@@ -102,7 +102,8 @@ SITUATIONS = [
     ),
     (
         (
-            "Error response from daemon: driver failed programming external connectivity on endpoint kit-sglang-1"
+            "Error response from daemon: driver failed programming external connectivity on endpoint"
+            " kit-sglang-1"
             " (0a1b): Bind for 0.0.0.0:30000 failed: port is already allocated"
         ),
         "port-taken",
@@ -211,7 +212,8 @@ SITUATIONS = [
     ),
     (
         (
-            'Error response from daemon: invalid mount config for type "bind": bind source path does not exist:'
+            'Error response from daemon: invalid mount config for type "bind": bind source path does not'
+            " exist:"
             " /srv/models"
         ),
         "mount-source-missing",
