@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-CHUNK_BYTES = 65536
-HIDDEN = b"[secret]"
+from deploy_kit.runtime.relay import HIDDEN, Relay, redact
+
+__all__ = ["HIDDEN", "Engine", "living_members", "redact"]
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    # Runs in the child between fork and exec: if we are killed, the engine must not stay behind.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Engine:
@@ -37,19 +46,16 @@ class Engine:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             bufsize=0,
+            preexec_fn=_die_with_parent,
         )
-        self._reader = threading.Thread(
-            target=_pass_through,
-            args=(
-                self._process.stdout,
-                output if output is not None else sys.stdout.buffer,
-                None if secret is None else secret.encode(),
-                observer,
-            ),
-            name="engine-output",
-            daemon=True,
+        if self._process.stdout is None:  # cannot be: stdout=PIPE
+            raise RuntimeError("the engine has no output pipe")
+        self.relay = Relay(
+            self._process.stdout,
+            output if output is not None else sys.stdout.buffer,
+            secret=None if secret is None else secret.encode(),
+            observer=observer,
         )
-        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -65,19 +71,28 @@ class Engine:
         with suppress(ProcessLookupError):
             self._process.send_signal(signum)
 
-    def stop(self, *, grace_seconds: float) -> int:
-        """Wait up to the grace time for the launcher, then end the whole group; return its exit code."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=grace_seconds)
+    def stop(self, *, grace_seconds: float, hurry: Callable[[], bool] | None = None) -> int:
+        """Wait up to the grace time for the launcher (or until `hurry` says so), then end the whole group;
+        return the launcher's exit code."""
+        deadline = time.monotonic() + grace_seconds
+        while self._process.poll() is None and time.monotonic() < deadline:
+            if hurry is not None and hurry():
+                break
+            time.sleep(0.05)
+        ended_by_itself = self._process.poll()
+        # A stopped process (SIGSTOP) takes no SIGTERM before it goes on.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGCONT)
         self._end_group(signal.SIGTERM, wait_seconds=2.0)
         self._end_group(signal.SIGKILL, wait_seconds=5.0)
         code = self._process.wait(timeout=10)
-        self._reader.join(timeout=5)
-        return code
+        self.relay.finish(timeout_seconds=3.0)
+        return code if ended_by_itself is None else ended_by_itself
 
     def _end_group(self, signum: int, *, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
         while living_members(self._process.pid):
+            self._process.poll()
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signum)
             if time.monotonic() > deadline:
@@ -97,43 +112,3 @@ def living_members(group: int, proc: Path = Path("/proc")) -> list[int]:
         if int(process_group) == group and state not in "ZX":
             members.append(int(stat.parent.name))
     return members
-
-
-def _pass_through(
-    source: IO[bytes] | None,
-    output: IO[bytes],
-    secret: bytes | None,
-    observer: Callable[[bytes], None] | None,
-) -> None:
-    if source is None:
-        return
-    held = b""
-    while chunk := os.read(source.fileno(), CHUNK_BYTES):
-        if secret is not None:
-            chunk, held = redact(held + chunk, secret)
-        _write(output, chunk)
-        if observer is not None:
-            observer(chunk)
-    _write(output, held)
-    if observer is not None and held:
-        observer(held)
-
-
-def redact(data: bytes, secret: bytes) -> tuple[bytes, bytes]:
-    """Given output, return (what can be written, the secret hidden; an end that may begin the secret).
-
-    >>> redact(b"key=abcdef x abc", b"abcdef")
-    (b'key=[secret] x ', b'abc')
-    """
-    data = data.replace(secret, HIDDEN)
-    for length in range(min(len(secret) - 1, len(data)), 0, -1):
-        if data.endswith(secret[:length]):
-            return data[:-length], data[-length:]
-    return data, b""
-
-
-def _write(output: IO[bytes], data: bytes) -> None:
-    # A reader of our output that went away must not end the engine.
-    with suppress(BrokenPipeError, ValueError):
-        output.write(data)
-        output.flush()

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import httpx
 
-READY_PATHS = ("/health",)
+# /ready exists since SGLang 0.5.20 and costs nothing; /health generates a token.
+READY_PATHS = ("/ready", "/health")
+HEALTH_TIMEOUT_SECONDS = 25.0
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,12 @@ def look(
             served = [str(entry.get("id")) for entry in models.json().get("data", [])]
             if served_model_name not in served:
                 return Readiness(False, f"serves {', '.join(served) or 'nothing'}, not {served_model_name}")
-            health = client.get("/health", timeout=timeout_seconds)
+            for path in READY_PATHS:
+                health = client.get(path, timeout=timeout_seconds)
+                if health.status_code != httpx.codes.NOT_FOUND:
+                    break
             if health.status_code != httpx.codes.OK:
-                return Readiness(False, f"/health answers {health.status_code}")
+                return Readiness(False, f"{path} answers {health.status_code}")
             answer = client.post(
                 "/v1/completions",
                 json={
@@ -53,3 +58,13 @@ def look(
         return Readiness(False, f"no answer in time ({type(error).__name__})")
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         return Readiness(False, f"an answer that makes no sense ({type(error).__name__})")
+
+
+def healthy(base_url: str, *, api_key: str | None, timeout_seconds: float = HEALTH_TIMEOUT_SECONDS) -> bool:
+    """Return whether the health endpoint answers 200 in time. False is "busy", never "dead"."""
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    try:
+        answer = httpx.get(f"{base_url}/health", headers=headers, timeout=timeout_seconds)
+    except httpx.HTTPError:
+        return False
+    return answer.status_code == httpx.codes.OK

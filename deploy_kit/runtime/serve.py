@@ -5,28 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-import time
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
-from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import file_error
 from deploy_kit.plan.model import Plan
 from deploy_kit.runtime.child import Engine
 from deploy_kit.runtime.preflight import refuse_unready_machine
-from deploy_kit.runtime.readiness import look
+from deploy_kit.runtime.readiness import healthy, look
 from deploy_kit.runtime.secret import read_api_key, write_engine_config
 from deploy_kit.runtime.settings import Settings
-from deploy_kit.runtime.state import EngineState, write_state
-
-# Between looks at an engine that is not ready: loading takes minutes, a look costs milliseconds.
-LOOK_INTERVAL_SECONDS = 1.0
-DRAIN_SECONDS = 60.0
+from deploy_kit.runtime.supervisor import Supervisor
+from deploy_kit.startup.status import StatusBoard
 
 
-def make_child_environment(plan: Plan, base: Mapping[str, str], *, state_directory: Path) -> dict[str, str]:
+def make_child_environment(plan: Plan, base: Mapping[str, str], *, state_directory: object) -> dict[str, str]:
     """Given a plan and our own environment, return the engine's: ours, then the plan's."""
     return {
         **base,
@@ -51,77 +43,60 @@ def serve(plan: Plan, settings: Settings) -> int:
         argv[0] = sys.executable  # the interpreter that has SGLang is the one that runs us
     if api_key is not None:
         argv += ["--config", str(write_engine_config(folder, api_key))]
-    stopping = threading.Event()
-    signals: list[int] = []
+    address = "127.0.0.1" if settings.address in ("0.0.0.0", "::") else settings.address  # noqa: S104
+    url = f"http://{f'[{address}]' if ':' in address else address}:{plan.port}"
+    environment = make_child_environment(plan, os.environ, state_directory=folder)
+    board = StatusBoard()
+
+    def start(observer: Callable[[bytes], None]) -> Engine:
+        return Engine(argv, environment, secret=api_key, observer=observer)
+
+    supervisor = Supervisor(
+        plan,
+        folder,
+        start=start,
+        look=lambda: look(url, plan.served_model_name, api_key=api_key),
+        healthy=lambda: healthy(url, api_key=api_key),
+        board=board,
+        environment={name: environment[name] for name, _value in plan.environment},
+        secret=api_key,
+        stop_hung_seconds=settings.stop_hung_seconds,
+        drain_seconds=settings.drain_seconds,
+    )
 
     def on_signal(signum: int, _frame: object) -> None:
-        signals.append(signum)
-        stopping.set()
+        supervisor.request_stop(signum)
 
     previous = {s: signal.signal(s, on_signal) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    stop_exporter = _start_exporter(plan, settings, url, board, api_key)
     try:
-        engine = Engine(
-            argv, make_child_environment(plan, os.environ, state_directory=folder), secret=api_key
-        )
-        state = EngineState(
-            phase="starting",
-            plan_id=plan.plan_id,
-            profile=plan.profile,
-            model=plan.model,
-            served_model_name=plan.served_model_name,
-            rehearsal=plan.rehearsal,
-            pid=os.getpid(),
-            engine_pid=engine.pid,
-            started_at_seconds=time.time(),
-        )
-        write_state(folder, state)
-        return _follow(engine, state, settings, plan, api_key, stopping, signals)
+        return supervisor.run()
     finally:
+        stop_exporter()
         for signum, handler in previous.items():
             signal.signal(signum, handler)
 
 
-def _follow(
-    engine: Engine,
-    state: EngineState,
-    settings: Settings,
-    plan: Plan,
-    api_key: str | None,
-    stopping: threading.Event,
-    signals: list[int],
-) -> int:
-    folder = settings.state_directory
-    address = "127.0.0.1" if settings.address in ("0.0.0.0", "::") else settings.address  # noqa: S104
-    url = f"http://{address}:{plan.port}"
-    while engine.poll() is None and not stopping.is_set():
-        if not state.ready:
-            seen = look(url, plan.served_model_name, api_key=api_key)
-            if seen.ready:
-                state = replace(state, phase="serving", ready_at_seconds=time.time())
-                seconds = (state.ready_at_seconds or 0) - state.started_at_seconds
-                _say(f"ready after {seconds:.1f} s: {plan.served_model_name}, profile {plan.profile}")
-                write_state(folder, state)
-        stopping.wait(LOOK_INTERVAL_SECONDS)
-    if signals:
-        state = replace(state, phase="draining")
-        write_state(folder, state)
-        engine.send(signals[0])
-    code = engine.stop(grace_seconds=DRAIN_SECONDS if signals else 5.0)
-    asked = bool(signals)
-    exit_code = exit_code_for(code, asked_to_stop=asked)
-    cause = "stopped as asked" if asked else f"the engine ended with code {code}"
-    write_state(folder, replace(state, phase="exited", cause=cause, exit_code=exit_code))
-    _say(cause)
-    return exit_code
+def _start_exporter(
+    plan: Plan, settings: Settings, url: str, board: StatusBoard, api_key: str | None
+) -> Callable[[], None]:
+    from deploy_kit.exporter.facts import PlanFacts
+    from deploy_kit.exporter.server import start_exporter
 
-
-def exit_code_for(engine_code: int, *, asked_to_stop: bool) -> int:
-    """Given how the engine ended, return our own exit code."""
-    if asked_to_stop or engine_code == 0:
-        return int(ExitCode.OK)
-    return int(ExitCode.ENGINE_DIED)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"deploy-kit: {text}\n")
-    sys.stderr.flush()
+    exporter = start_exporter(
+        settings.exporter_port,
+        address=settings.address,
+        engine_url=url,
+        plan=PlanFacts(
+            plan_id=plan.plan_id,
+            profile=plan.profile,
+            stack=plan.stack,
+            model=plan.model,
+            host=plan.host,
+            rehearsal=plan.rehearsal,
+            speculative=any(word.startswith("--speculative-algorithm") for word in plan.argv),
+        ),
+        startup=board.read,
+        api_key=api_key,
+    )
+    return exporter.stop

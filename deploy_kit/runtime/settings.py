@@ -14,6 +14,7 @@ DEFAULT_HOST_FILE = Path("/etc/deploy-kit/host.toml")
 DEFAULT_STATE_DIRECTORY = Path("/run/deploy-kit")
 DEFAULT_API_KEY_FILE = Path("/run/secrets/api_key")
 DEFAULT_EXPORTER_PORT = 9400
+DEFAULT_DRAIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Settings:
     exporter_port: int
     api_key_file: Path | None
     state_directory: Path
+    stop_hung_seconds: float | None = None
+    drain_seconds: float = DEFAULT_DRAIN_SECONDS
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -56,6 +59,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         exporter_port=_port("DEPLOY_KIT_EXPORTER_PORT", text("EXPORTER_PORT"), DEFAULT_EXPORTER_PORT),
         api_key_file=None if key_file is None else Path(key_file),
         state_directory=Path(text("STATE_DIR") or DEFAULT_STATE_DIRECTORY),
+        stop_hung_seconds=_seconds("DEPLOY_KIT_STOP_HUNG_SECONDS", text("STOP_HUNG_SECONDS")),
+        drain_seconds=_seconds("DEPLOY_KIT_DRAIN_SECONDS", text("DRAIN_SECONDS")) or DEFAULT_DRAIN_SECONDS,
     )
 
 
@@ -67,3 +72,17 @@ def _port(name: str, value: str | None, default: int) -> int:
             "not a port", key=name, found=value, allowed="1 to 65535", exit_code=ExitCode.CONFIG
         )
     return int(value)
+
+
+def _seconds(name: str, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise DeployKitError(
+            "not a number of seconds", key=name, found=value, allowed="above 0", exit_code=ExitCode.CONFIG
+        )
+    return seconds

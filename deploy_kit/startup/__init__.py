@@ -1,1 +1,1 @@
-"""Following an engine's start from its log, its process and its endpoints: phase, progress, cause of an end."""
+"""Following an engine's start from its log, process and endpoints: phase, progress, cause of an end."""

@@ -14,7 +14,9 @@ from deploy_kit.startup.lines import Line
 BEGIN = "Traceback (most recent call last):"
 _BEGIN = re.compile(r"(?P<header>.*?)Traceback \(most recent call last\):\s*$")
 _FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
-_RAISED = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|\w+(?:Error|Exception)))(?::\s?(?P<message>.*))?$")
+_RAISED = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|\w+(?:Error|Exception)))(?::\s?(?P<message>.*))?$"
+)
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 _ENDED_BY = re.compile(r"\s*(?:[\w /().-]+:\s*)?\d{1,3}%(?:\||\s*Completed)|INFO:|WARNING:|ERROR:")
 # What the engine prints before the traceback of an exception that ends one of its processes.
@@ -136,11 +138,10 @@ class BlockReader:
         opener = self._opener.pop(key, "")
         ended = self._ended.pop(key, None)
         waiting = self._open.setdefault(key, [])
-        if not header and not line.headed:
+        if not header and not line.headed and ended is not None and ended[1] < 0:
             # A traceback without a header directly after a chain's words goes on with the same failure.
-            if ended is not None and ended[1] < 0:
-                waiting.append(ended[0])
-                return
+            waiting.append(ended[0])
+            return
         fatal: bool | None = None
         if _FATAL_HEADER.search(header):
             fatal = True

@@ -4,6 +4,7 @@ The first rule that fits wins, so special texts stand before the general ones th
 the explanation is filled from the pattern's named groups.
 """
 
+# ruff: noqa: E501  (patterns and their explanations read better unbroken)
 from __future__ import annotations
 
 import re
@@ -162,7 +163,9 @@ CAUSES = _table(
         " Xid, free memory)",
         ExitCode.ENGINE_NCCL,
     ),
-    Cause("nccl-internal", "run once with NCCL_DEBUG=INFO and look at the first WARN line", ExitCode.ENGINE_NCCL),
+    Cause(
+        "nccl-internal", "run once with NCCL_DEBUG=INFO and look at the first WARN line", ExitCode.ENGINE_NCCL
+    ),
     Cause(
         "nccl-timeout",
         "one rank did not join the collective: find the rank that is behind (its last lines), run the host"
@@ -330,7 +333,9 @@ CAUSES = _table(
         "the tokenizer's files are missing or need a package that the image lacks",
         ExitCode.ENGINE_WEIGHTS,
     ),
-    Cause("segfault", "a native library crashed: the frames of the current thread name it", ExitCode.ENGINE_DIED),
+    Cause(
+        "segfault", "a native library crashed: the frames of the current thread name it", ExitCode.ENGINE_DIED
+    ),
     Cause(
         "detokenizer-died",
         "the detokenizer ended and took the server with it: its own traceback above is the cause",
@@ -410,13 +415,18 @@ def _oom(place: Place, match: re.Match[str]) -> str:
         return "oom-kv"
     if _LOAD_FRAMES.search(place.frames):
         return "oom-load"
-    return {"loading": "oom-load", "allocating": "oom-kv", "capturing": "oom-capture", "starting": "oom-load"}.get(
-        place.phase, "oom-serving"
-    )
+    return {
+        "loading": "oom-load",
+        "allocating": "oom-kv",
+        "capturing": "oom-capture",
+        "starting": "oom-load",
+    }.get(place.phase, "oom-serving")
 
 
 def _is_draft(place: Place, match: re.Match[str]) -> bool:
-    return bool(place.drafting or _DRAFT_FRAMES.search(place.frames) or _DRAFT_FRAMES.search(match.string[:300]))
+    return bool(
+        place.drafting or _DRAFT_FRAMES.search(place.frames) or _DRAFT_FRAMES.search(match.string[:300])
+    )
 
 
 def _draft_or(other: str) -> Callable[[Place, re.Match[str]], str]:
@@ -444,13 +454,21 @@ def _hub_or_path(place: Place, match: re.Match[str]) -> str:
 
 
 def _no_space(place: Place, match: re.Match[str]) -> str:
-    return "shm-too-small" if re.search(r"/dev/shm|shm_open|shared memory", match.string) else "disk-full"
+    shared = re.search(r"/dev/shm|shm_open|shared memory", match.string)  # noqa: S108
+    return "shm-too-small" if shared and not place.ready else "disk-full"
 
 
 def _refused(place: Place, match: re.Match[str]) -> str:
     path = match.groupdict().get("path") or ""
-    cached = re.search(r"cache|/tmp|triton|flashinfer|torchinductor|tvm|jit", path + place.frames[-600:], re.I)
+    cached = re.search(
+        r"cache|/tmp|triton|flashinfer|torchinductor|tvm|jit", path + place.frames[-600:], re.IGNORECASE
+    )
     return "permission" if cached else "weights-unreadable"
+
+
+def _named_port(_place: Place, match: re.Match[str]) -> str:
+    internal = re.match(r"nccl|dist|detok|sched|metrics|zmq", match["name"])
+    return "rendezvous-port-taken" if internal else "port-taken"
 
 
 def _rendezvous(place: Place, match: re.Match[str]) -> str:
@@ -627,7 +645,9 @@ _RULES: tuple[_Rule, ...] = (
         where=None,
     ),
     _rule(
-        "nccl-system", r"NCCL error.{0,40}unhandled system error|ncclSystemError", "NCCL: unhandled system error"
+        "nccl-system",
+        r"NCCL error.{0,40}unhandled system error|ncclSystemError",
+        "NCCL: unhandled system error",
     ),
     _rule(
         "nccl-cuda",
@@ -636,20 +656,18 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule("nccl-internal", r"NCCL error|ncclInternalError|DistBackendError", "NCCL failed: {first}"),
     _rule(
-        lambda place, match: _rendezvous(place, match),
+        _rendezvous,
         r"(?:port: (?P<port>\d+).{0,200})?(?:Address already in use|EADDRINUSE|errno: 98|\[Errno 98\])",
         "a port is in use: {port_text}",
     ),
     _rule(
-        lambda place, match: (
-            "rendezvous-port-taken"
-            if re.match(r"nccl|dist|detok|sched|metrics|zmq", match["name"])
-            else "port-taken"
-        ),
+        _named_port,
         r"(?P<name>\w+) at (?P<port>\d+) is not available in \d+ seconds",
         "{name} {port} is in use by another process",
     ),
-    _rule("port-taken", r"Port (?:is )?already in use|port .{0,30}(?:in use|taken)", "a port is in use: {first}"),
+    _rule(
+        "port-taken", r"Port (?:is )?already in use|port .{0,30}(?:in use|taken)", "a port is in use: {first}"
+    ),
     # The hub and paths.
     _rule(
         "trust-remote-code",
@@ -796,7 +814,9 @@ _RULES: tuple[_Rule, ...] = (
         r"|CUDAGraph|cudaErrorStreamCapture",
         "graph capture failed, not for memory: {first}",
     ),
-    _rule("capture-failed", r".", "graph capture failed, not for memory: {first}", where=_CAPTURE_FRAMES.pattern),
+    _rule(
+        "capture-failed", r".", "graph capture failed, not for memory: {first}", where=_CAPTURE_FRAMES.pattern
+    ),
 )
 
 _NCCL_ONLY = {"nccl-p2p", "nccl-usage"}
@@ -829,8 +849,12 @@ def classify(text: str, place: Place) -> Finding | None:
         if match is None:
             continue
         cause = rule.cause if isinstance(rule.cause, str) else rule.cause(place, match)
-        if cause == "nccl-p2p" and _WRAPPER.match(text) is None and not re.search(
-            r"nccl|ipc|peer|custom_all_reduce|p2p|cuMulticast|NVLS", text + place.frames, re.IGNORECASE
+        if (
+            cause == "nccl-p2p"
+            and _WRAPPER.match(text) is None
+            and not re.search(
+                r"nccl|ipc|peer|custom_all_reduce|p2p|cuMulticast|NVLS", text + place.frames, re.IGNORECASE
+            )
         ):
             continue
         return Finding(cause, _words(rule.text, cause, match, text, place), _facts(match, text))
@@ -854,7 +878,9 @@ def _words(template: str, cause: str, match: re.Match[str], text: str, place: Pl
         "path": groups.get("path") or _given_name(text),
         "draft": ", the drafter's" if cause == "drafter-mismatch" else "",
         "elsewhere": "" if place.percent is None else f" while the load stood at {place.percent:.0f} %",
-        "who": "the draft config's" if place.drafting or place.speculative else "the config's (target or draft)",
+        "who": "the draft config's"
+        if place.drafting or place.speculative
+        else "the config's (target or draft)",
         "port_text": (
             f"internal rendezvous port {port} in use (not the HTTP port)"
             if cause == "rendezvous-port-taken" and port
@@ -862,13 +888,13 @@ def _words(template: str, cause: str, match: re.Match[str], text: str, place: Pl
         ),
         "model_type": groups.get("model_type") or unknown,
     }
-    words = template.format_map(
-        _Words({**{k: str(v) for k, v in groups.items() if v is not None}, **values})
-    )
+    words = template.format_map(_Words({**{k: str(v) for k, v in groups.items() if v is not None}, **values}))
     return f"at graph capture {words}" if _WRAPPER.match(text) and "captur" not in words else words
 
 
-_GIVEN_NAME = re.compile(r"looks like (\S+) is not the path|huggingface\.co/(?:api/models/)?([\w.-]+/[\w.-]+)")
+_GIVEN_NAME = re.compile(
+    r"looks like (\S+) is not the path|huggingface\.co/(?:api/models/)?([\w.-]+/[\w.-]+)"
+)
 
 
 def _given_name(text: str) -> str:
@@ -896,7 +922,9 @@ _OOM = re.compile(
 
 def _facts(match: re.Match[str], text: str) -> dict[str, int | float | str | bool]:
     facts: dict[str, int | float | str | bool] = {
-        name: int(value) if value.isdigit() else value for name, value in _named(match).items() if name != "name"
+        name: int(value) if value.isdigit() else value
+        for name, value in _named(match).items()
+        if name != "name"
     }
     oom = _OOM.search(text)
     if oom is not None:

@@ -51,7 +51,9 @@ def read_bar(text: str) -> tuple[Progress, str] | None:
         kind = "weights"
     elif lower.startswith("capturing"):
         kind = "capture"
-    elif "deepgemm" in lower or "compil" in lower or "autotun" in lower or "jit" in lower or "tuning" in lower:
+    elif (
+        "deepgemm" in lower or "compil" in lower or "autotun" in lower or "jit" in lower or "tuning" in lower
+    ):
         kind = "compile"
     else:
         kind = "other"

@@ -160,7 +160,8 @@ class _Run:
 _ARGS = ("model_path", "served_model_name", "speculative_draft_model_path", "speculative_algorithm", "host", "port",
          "tp_size", "watchdog_timeout", "log_level", "quantization", "nccl_port", "dist_init_addr", "device")  # fmt: skip
 _ARG = {
-    name: re.compile(rf"(?:[({{,]\s?)'?{name}'?(?:=|: )(?:'([^']*)'|\"([^\"]*)\"|([\w.+-]+))") for name in _ARGS
+    name: re.compile(rf"(?:[({{,]\s?)'?{name}'?(?:=|: )(?:'([^']*)'|\"([^\"]*)\"|([\w.+-]+))")
+    for name in _ARGS
 }
 _SECONDS = re.compile(r"(?:elapsed=|Time elapsed: )([\d.]+) s")
 _TOKENS = re.compile(r"#tokens: (-?\d+)")
@@ -180,7 +181,9 @@ _BIND_FAILED = re.compile(
     r"(?:ERROR:\s+)?\[Errno \d+\] error while attempting to bind on address \('(?P<host>[^']*)', (?P<port>\d+)"
 )
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[\w:.]+)\): (?P<xid>\d+)(?:, (?P<rest>.*))?")
-_KERNEL_KILL = re.compile(r"(?P<memcg>Memory cgroup )?[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)")
+_KERNEL_KILL = re.compile(
+    r"(?P<memcg>Memory cgroup )?[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"
+)
 _SILENCE = re.compile(r"--- seconds since last write: (?P<seconds>\d+)")
 _NUMA = re.compile(
     r"setting membind: |set_mempolicy: |mbind: |numactl: |libnuma: |<[\d,-]+> is invalid|setting cpu affinity: "
@@ -197,7 +200,9 @@ _ODD = re.compile(
     r"|what\(\):|scheduler died during|batch_size\(\)="
 )
 _SIGNAL_NAMES = {-3: "SIGQUIT", -6: "SIGABRT", -7: "SIGBUS", -9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM"}
-_NOT_PERSONAL = re.compile(r"(?i)bearer \S+|(?:api[_-]key|token|password)['\"]?\s*[=:]\s*['\"]?[^'\",\s)]{4,}|hf_[A-Za-z0-9]{8,}")
+_NOT_PERSONAL = re.compile(
+    r"(?i)bearer \S+|(?:api[_-]key|token|password)['\"]?\s*[=:]\s*['\"]?[^'\",\s)]{4,}|hf_[A-Za-z0-9]{8,}"
+)
 
 
 class StartupWatcher:
@@ -404,7 +409,13 @@ class StartupWatcher:
 
     def _arguments(self, line: Line) -> None:
         run = self._run
-        if run.deaths or run.finished or run.ready or run.stage > (0, 0) or any(f.fatal for f in run.failures):
+        if (
+            run.deaths
+            or run.finished
+            or run.ready
+            or run.stage > (0, 0)
+            or any(f.fatal for f in run.failures)
+        ):
             answer = self.explain()
             self._previous = f"{answer.verdict}: {answer.cause}"[:300]
             self._attempts += 1
@@ -752,7 +763,11 @@ class StartupWatcher:
             if code in (0, 143) or run.draining:
                 run.finished = True
             else:
-                self._death("container", line, exit_code=code - 256 if code > 192 else (128 - code if code > 128 else code))
+                self._death(
+                    "container",
+                    line,
+                    exit_code=code - 256 if code > 192 else (128 - code if code > 128 else code),
+                )
             return
         usage = _ARGPARSE.match(head)
         if usage is not None and not line.headed and not run.ready:
@@ -782,11 +797,15 @@ class StartupWatcher:
         rest = (match["rest"] or "")[:160]
         facts: dict[str, int | float | str | bool] = {"xid": xid, "pci": match["pci"]}
         if xid in (79, 119, 120, 62, 61, 74, 109, 110, 140, 154):
-            finding = Finding("gpu-lost", f"Xid {xid} on PCI {match['pci']}: {rest or 'the GPU is lost'}", facts)
+            finding = Finding(
+                "gpu-lost", f"Xid {xid} on PCI {match['pci']}: {rest or 'the GPU is lost'}", facts
+            )
         elif xid in (48, 63, 64, 92, 94, 95):
             finding = Finding("gpu-ecc", f"Xid {xid} on PCI {match['pci']}: GPU memory error ({rest})", facts)
         elif xid in (13, 31, 43, 45):
-            finding = Finding("cuda-fault", f"Xid {xid} on PCI {match['pci']}: a GPU kernel faulted ({rest})", facts)
+            finding = Finding(
+                "cuda-fault", f"Xid {xid} on PCI {match['pci']}: a GPU kernel faulted ({rest})", facts
+            )
         else:
             finding = Finding("gpu-lost", f"Xid {xid} on PCI {match['pci']}: {rest}", facts)
         if self._run.hints.get("xid", (0, finding, ""))[1].id != "gpu-lost" and finding.id == "gpu-lost":
@@ -809,7 +828,9 @@ class StartupWatcher:
                 if operation is not None:
                     facts["operation"] = operation.group(1)
                     finding = Finding(
-                        "nccl-timeout", f"an {operation.group(1)} did not end in time: a rank did not join it", facts
+                        "nccl-timeout",
+                        f"an {operation.group(1)} did not end in time: a rank did not join it",
+                        facts,
                     )
                 self._hint("nccl-timeout", finding, text)
                 if "nccl-timeout-rank" not in self._run.facts and line.rank is not None:
@@ -923,6 +944,11 @@ class StartupWatcher:
         return "exited" if self._dead() else self._run.phase
 
     @property
+    def running_phase(self) -> str:
+        """The phase that was reached, whether or not the engine has died in it."""
+        return self._run.phase
+
+    @property
     def progress(self) -> Progress | None:
         """The newest reading of the bar of this phase."""
         return self._run.progress
@@ -967,7 +993,9 @@ class StartupWatcher:
         if self._dead() and not (run.ended_code == 0 and run.draining):
             return self._crashed()
         if run.draining:
-            return self._answer("degraded", "draining: it was asked to stop and finishes its requests", "stopped")
+            return self._answer(
+                "degraded", "draining: it was asked to stop and finishes its requests", "stopped"
+            )
         threshold = self.hung_after_seconds()
         if self._silent_seconds is not None and not run.ready and self._silent_seconds >= threshold:
             return self._hung(self._silent_seconds)
@@ -1102,7 +1130,10 @@ class StartupWatcher:
 
     def _stopped(self) -> Explanation:
         return self._answer(
-            "degraded", "stopped as asked (SIGTERM); it drained and exited: no crash", "stopped", phase="exited"
+            "degraded",
+            "stopped as asked (SIGTERM); it drained and exited: no crash",
+            "stopped",
+            phase="exited",
         )
 
     def _crashed(self) -> Explanation:
@@ -1135,7 +1166,11 @@ class StartupWatcher:
                 text += f" (exit code {run.ended_code}), last phase {self._last_phase()}"
             del last
             return self._answer(
-                "crashed", text, "unknown", evidence=tuple(dict.fromkeys(e for e in evidence if e)), facts=facts
+                "crashed",
+                text,
+                "unknown",
+                evidence=tuple(dict.fromkeys(e for e in evidence if e)),
+                facts=facts,
             )
         _priority, _order, finding, failure, evidence_lines = best
         text = finding.text
@@ -1181,12 +1216,16 @@ class StartupWatcher:
             facts.setdefault("rank", watchdog.rank)
         hint = run.hints.get("nccl-timeout")
         if hint is not None and watchdog.kind == "nccl-watchdog":
-            taken_down = any(d.kind in ("nccl-abort", "sigquit", "subprocess", "scheduler") for d in run.deaths) or (
-                run.ended_code is not None
-            )
+            taken_down = any(
+                d.kind in ("nccl-abort", "sigquit", "subprocess", "scheduler") for d in run.deaths
+            ) or (run.ended_code is not None)
             facts.update(hint[1].facts)
             return self._answer(
-                "crashed" if taken_down else "hung", hint[1].text, "nccl-timeout", evidence=(hint[2],), facts=facts
+                "crashed" if taken_down else "hung",
+                hint[1].text,
+                "nccl-timeout",
+                evidence=(hint[2],),
+                facts=facts,
             )
         size = run.facts.get("batch_size")
         seconds = run.facts.get("timeout_s")
@@ -1206,7 +1245,11 @@ class StartupWatcher:
         evidence = tuple(d.text for d in run.deaths[:3])
         if hint is not None:
             return self._answer(
-                "crashed", hint[1].text, "killed-by-kernel", evidence=(hint[2], *evidence), facts=facts | hint[1].facts
+                "crashed",
+                hint[1].text,
+                "killed-by-kernel",
+                evidence=(hint[2], *evidence),
+                facts=facts | hint[1].facts,
             )
         if run.oom_killed:
             return self._answer(
@@ -1266,7 +1309,9 @@ class StartupWatcher:
                 priority += 2
             found.append((priority, failure.order, named, failure, _evidence(failure)))
         for key, (order, finding, text) in run.hints.items():
-            if key in ("numa", "native", "xid", "nccl-timeout") and not any(item[0] < 2 and key == "numa" for item in found):
+            if key in ("numa", "native", "xid", "nccl-timeout") and not any(
+                item[0] < 2 and key == "numa" for item in found
+            ):
                 weight = 0
                 if finding.id == "cuda-fault" or key in ("native", "nccl-timeout"):
                     weight = 2 if any(item[0] == 0 for item in found) else 0
@@ -1275,7 +1320,13 @@ class StartupWatcher:
             for death in run.deaths:
                 if death.kind == "detokenizer":
                     found.append(
-                        (2, death.order, Finding("detokenizer-died", "the detokenizer process ended"), None, (death.text,))
+                        (
+                            2,
+                            death.order,
+                            Finding("detokenizer-died", "the detokenizer process ended"),
+                            None,
+                            (death.text,),
+                        )
                     )
         return found
 
@@ -1302,7 +1353,12 @@ class StartupWatcher:
             return classify(f"{last.message}", place) or Finding(
                 "flag", f"SGLang refused the command line: {last.message[:300]}"
             )
-        if last.type in ("KeyboardInterrupt", "SystemExit", "CancelledError", "asyncio.exceptions.CancelledError"):
+        if last.type in (
+            "KeyboardInterrupt",
+            "SystemExit",
+            "CancelledError",
+            "asyncio.exceptions.CancelledError",
+        ):
             return None
         if _DIED.search(last.text) or last.message.startswith("Initialization failed. Please see"):
             return None
@@ -1316,7 +1372,9 @@ class StartupWatcher:
         if best is not None and best.id in ("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage"):
             best = self._from_nccl_warnings(best, place)
         if best is None and failure.header.startswith("Initialization failed. warmup"):
-            best = Finding("warmup-failed", f"the server's own warm-up failed: {last.text.splitlines()[0][:300]}")
+            best = Finding(
+                "warmup-failed", f"the server's own warm-up failed: {last.text.splitlines()[0][:300]}"
+            )
         if best is None:
             first = last.text.splitlines()[0][:300]
             rank = "" if failure.rank is None else f" in rank TP{failure.rank}"
@@ -1330,7 +1388,9 @@ class StartupWatcher:
         for warning in self._run.warnings:
             inner = classify(warning.partition("WARN")[2].strip() or warning, place)
             if inner is not None and inner.id not in ("rank-lost", "nccl-internal"):
-                return Finding(inner.id, f"{finding.text}; NCCL's own warning before it: {inner.text}", inner.facts)
+                return Finding(
+                    inner.id, f"{finding.text}; NCCL's own warning before it: {inner.text}", inner.facts
+                )
         return finding
 
     def _fatal_finding(self, what: str, failure: Failure) -> Finding:
@@ -1382,7 +1442,8 @@ class StartupWatcher:
             cause=cause,
             cause_id=cause_id,
             remedy=remedy or (known.remedy if known is not None else None),
-            evidence=tuple(_clean(line) for line in evidence if line) or ((_clean(run.last_text),) if run.last_text else ()),
+            evidence=tuple(_clean(line) for line in evidence if line)
+            or ((_clean(run.last_text),) if run.last_text else ()),
             progress=None if run.progress is None else run.progress.as_dict(),
             facts={key: value for key, value in all_facts.items() if value is not None},
             remarks=tuple([*(remarks or []), *run.remarks.values()]),
@@ -1393,7 +1454,14 @@ class StartupWatcher:
         run = self._run
         facts: dict[str, Any] = {k: v for k, v in run.facts.items() if k not in ("target_loaded",)}
         facts["tp_ranks"] = run.args.get("tp_size") or (len(run.ranks) or None)
-        for name in ("port", "host", "watchdog_timeout", "served_model_name", "model_path", "speculative_algorithm"):
+        for name in (
+            "port",
+            "host",
+            "watchdog_timeout",
+            "served_model_name",
+            "model_path",
+            "speculative_algorithm",
+        ):
             if isinstance(run.args.get(name), (int, float)) or run.args.get(name) not in (None, "None"):
                 facts.setdefault(name, run.args.get(name))
         if run.load_seconds:
