@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 # SGLang's category names (its forward modes in lower case, and the drafters' own graphs) → our phase.
@@ -85,16 +85,15 @@ class ForwardStream:
             self._draft_seconds, self._draft_steps = 0.0, 0
 
 
-def accepted_positions(drafts_accepted: Iterable[int]) -> list[int]:
-    """Given how many drafts each request of a verify accepted, return how often position 1, 2, … was.
+def accepted_positions(requests_by_drafts: Mapping[int, int]) -> list[int]:
+    """Given how many requests of a verify accepted so many drafts, return how often position 1, 2, … was.
 
-    >>> accepted_positions([3, 1, 0])
+    >>> accepted_positions({3: 1, 1: 1, 0: 5})
     [2, 1, 1]
     """
-    counts: list[int] = []
-    for accepted in drafts_accepted:
-        if accepted > len(counts):
-            counts.extend([0] * (accepted - len(counts)))
-        for position in range(accepted):
-            counts[position] += 1
+    counts = [0] * max(requests_by_drafts, default=0)
+    reached = 0
+    for position in range(len(counts), 0, -1):
+        reached += requests_by_drafts.get(position, 0)
+        counts[position - 1] = reached
     return counts

@@ -113,9 +113,12 @@ class Instruments:
         if self._accept_bound is None:
             self._accept_bound = _Bound(self._accept.labels(**self._labels), ACCEPT_LENGTH_BUCKETS)
         # One update for each distinct length, however large the batch: it runs between two forwards.
-        for drafts in set(drafts_accepted):
-            self._accept_bound.add(drafts + 1.0, drafts_accepted.count(drafts))
-        for index, times in enumerate(accepted_positions(drafts_accepted)):
+        requests_by_drafts: dict[int, int] = {}
+        for drafts in drafts_accepted:
+            requests_by_drafts[drafts] = requests_by_drafts.get(drafts, 0) + 1
+        for drafts, times in requests_by_drafts.items():
+            self._accept_bound.add(drafts + 1.0, times)
+        for index, times in enumerate(accepted_positions(requests_by_drafts)):
             if index == len(self._position_of):
                 self._position_of.append(self._position.labels(**self._labels, position=str(index + 1)))
             self._position_of[index].inc(times)

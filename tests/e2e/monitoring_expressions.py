@@ -1,0 +1,63 @@
+"""Every expression that Prometheus is asked: of all dashboards and all rules. Pure, so that it can be tested alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+NO_GPU = "needs GPUs (dcgm-exporter), which a rehearsal has not"
+QUIET = "an alert: no answer means that nothing is wrong"
+# Expressions without data on a live rehearsal under a few requests, by a part of the expression: the reason.
+EXCEPTIONS = {
+    "DCGM_FI_": NO_GPU,
+    "node_": "needs node-exporter, which the test's compose project does not start",
+    "deploy_kit_engine_scrape_errors_total": "counts errors: no series until the first error",
+    "deploy_kit_startup_progress_ratio": "only within a phase that has a measure, not when serving",
+    "deploy_kit_plan_verify_p95_seconds": "only when the plan's host has a receipt",
+    # Two or three concurrent requests: one verify serves 1 to 4 of them, never more.
+    "16.5": "needs more than 16 requests in one verify",
+    ">= 4.5": "needs more than 4 requests in one verify",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One expression: where it stands, and why it may have no answer (None: it must have one)."""
+
+    where: str
+    expression: str
+    exception: str | None
+
+
+def fill_in(expression: str) -> str:
+    """Given a dashboard's expression, return it with Grafana's variables replaced: all engines, one minute."""
+    for name, value in {
+        "$__rate_interval": "1m", "$__interval": "15s", "$instance": ".*", "$host": ".*"
+    }.items():  # fmt: skip
+        expression = expression.replace(name, value)
+    return expression
+
+
+def _exception(expression: str) -> str | None:
+    return next((reason for part, reason in EXCEPTIONS.items() if part in expression), None)
+
+
+def all_expressions() -> list[Asked]:
+    """Return every expression of the dashboards and the rules, in their order."""
+    asked = []
+    for path in sorted((ROOT / "monitoring/grafana/dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                expression = fill_in(target["expr"])
+                asked.append(Asked(f"{path.stem}: {panel['title']}", expression, _exception(expression)))
+    for path in sorted((ROOT / "monitoring/prometheus/rules").glob("*.yml")):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            for rule in group["rules"]:
+                name = rule.get("record") or rule["alert"]
+                exception = QUIET if "alert" in rule else _exception(rule["expr"])
+                asked.append(Asked(f"{path.stem}: {name}", rule["expr"], exception))
+    return asked
