@@ -6,19 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deploy_kit.bench.model import EngineCell
+from deploy_kit.metrics.reading import read
+from deploy_kit.metrics.text import parse
 
-_PREFIXES = ("sglang:", "sglang_")
-_WANTED = (
-    "deploy_kit_forward_seconds_sum",
-    "deploy_kit_forward_seconds_count",
-    "deploy_kit_spec_accept_length_sum",
-    "deploy_kit_spec_accept_length_count",
-    "deploy_kit_spec_cycle_seconds_sum",
-    "deploy_kit_spec_cycle_seconds_count",
-    "forward_execution_seconds_total",
-    "spec_verify_calls_total",
-    "generation_tokens_total",
-)
+_SPEC = ("accept_length", "cycle_seconds")  # our plug-in's histograms; its others are forward phases
 
 
 @dataclass(frozen=True)
@@ -43,23 +34,23 @@ class Counters:
 
 
 def read_counters(text: str) -> Counters:
-    """Given a /metrics page, return the counters used here. Several ranks export the same forwards: only
-    tp_rank 0 counts. A page that is no metrics page gives none."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    values: dict[tuple[str, str], float] = {}
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                name = sample.name
-                for prefix in _PREFIXES:
-                    name = name.removeprefix(prefix)
-                if name not in _WANTED or sample.labels.get("tp_rank", "0") != "0":
-                    continue
-                key = (name, sample.labels.get("phase") or sample.labels.get("category") or "")
-                values[key] = values.get(key, 0.0) + sample.value
-    except (ValueError, KeyError, IndexError):
+    """Given a /metrics page of one engine, return the counters used here (ranks that repeat each other are
+    counted once). A page of no engine, or of several, gives none."""
+    engines = read(parse(text)).engines
+    if len(engines) != 1:
         return Counters({})
+    (engine,) = engines
+    values: dict[tuple[str, str], float] = {}
+    for name, histogram in engine.own.items():
+        spec = name in _SPEC
+        metric = f"deploy_kit_spec_{name}" if spec else "deploy_kit_forward_seconds"
+        phase = "" if spec else name
+        values[f"{metric}_count", phase] = histogram.count
+        if histogram.total is not None:
+            values[f"{metric}_sum", phase] = histogram.total
+    calls = engine.value("verify_calls")
+    if calls is not None:
+        values["spec_verify_calls_total", ""] = calls
     return Counters(values)
 
 

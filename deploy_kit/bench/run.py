@@ -71,6 +71,7 @@ class ServerFacts:
     device: str | None = None
     speculative: dict[str, Any] | None = None
     stand_in: str | None = None
+    start: str | None = None  # SGLang draws a random seed at each start: it tells two starts apart
 
 
 Progress = Callable[[str, int, int], None]  # what is running, requests done, requests in all
@@ -308,6 +309,7 @@ async def read_server_facts(reader: httpx.AsyncClient, endpoint: Endpoint, model
         device=device if isinstance(device, str) else None,
         speculative=speculative if speculative["algorithm"] else None,
         stand_in=str(info["stand_in"]) if info.get("stand_in") else None,
+        start=f"random_seed {info['random_seed']}" if isinstance(info.get("random_seed"), int) else None,
     )
 
 
@@ -338,7 +340,7 @@ def _receipt(
             seed=settings.seed,
         ),
         speculative=facts.speculative,
-        server_start=about.server_start,
+        server_start=about.server_start or facts.start,
         arguments=list(about.arguments),
         stand_in=about.stand_in or facts.stand_in,
     )

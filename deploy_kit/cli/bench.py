@@ -228,7 +228,7 @@ def _self_test(as_json: bool) -> None:
         print_json(result.as_dict())
     else:
         typer.echo(
-            f"{'fit to measure with' if result.passed else 'TOO SLOW to measure with'}: {result.streams} streams, "
+            f"{'fit' if result.passed else 'TOO SLOW'} to measure with: {result.streams} streams, "
             f"{result.tokens_per_second:.0f} tok/s from a stand-in server\n"
             f"  added to the median token gap {result.added_seconds * 1000:+.3f} ms (limit 1 ms)\n"
             f"  delay of an event p50 {result.delay_p50_seconds * 1000:.2f} ms, p99 "

@@ -252,7 +252,13 @@ def _inconsistency(
 ) -> str | None:
     if accept is None or cycle is None or stream <= 0:
         return None
-    implied = physics.implied_accept_length(stream, cycle)
+    # Round by round: an average speed times an average cycle is not the average of the products.
+    products = [
+        physics.implied_accept_length(round_.stream_speed, round_.cycle_seconds)
+        for round_ in cell.rounds
+        if round_.cycle_seconds is not None
+    ]
+    implied = sum(products) / len(products)
     if abs(implied / accept - 1) <= rules.inconsistency_ratio:
         return None
     return (

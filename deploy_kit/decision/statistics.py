@@ -30,13 +30,15 @@ class LogRatio:
 
 
 def log_ratio(candidate: Sequence[float], reference: Sequence[float]) -> LogRatio:
-    """Given the speeds of each round of two methods (all > 0), return their log ratio (Welch: the two may
-    vary differently). With one round of either, the spread is unknown."""
-    a, b = [math.log(value) for value in candidate], [math.log(value) for value in reference]
-    mean = _mean(a) - _mean(b)
+    """Given the speeds of each round of two methods (all > 0), return the log of the ratio of their means,
+    with its spread (delta method; Welch: the two may vary differently). With one round of either, the
+    spread is unknown."""
+    a, b = list(candidate), list(reference)
+    mean = math.log(_mean(a)) - math.log(_mean(b))
     if len(a) < 2 or len(b) < 2:
         return LogRatio(mean)
-    part_a, part_b = _variance(a) / len(a), _variance(b) / len(b)
+    part_a = _variance(a) / len(a) / _mean(a) ** 2
+    part_b = _variance(b) / len(b) / _mean(b) ** 2
     total = part_a + part_b
     if total <= 0:
         return LogRatio(mean, 0.0, float(len(a) + len(b) - 2))

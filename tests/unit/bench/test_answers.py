@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_trouble_is_told_and_what_arrived_is_kept(made: Reply, words: str) -> No
 def test_any_splitting_gives_the_same_answer(cuts: list[int], junk: bytes) -> None:
     whole = chat("a", 1) + chat("b", 3) + chat("c", 6, finish_reason="length") + event(b"[DONE]")
     edges = sorted({0, *(cut % len(whole) for cut in cuts), len(whole)})
-    pieces = [(0.1 * i, whole[a:b]) for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False))]
+    pieces = [(0.1 * i, whole[a:b]) for i, (a, b) in enumerate(pairwise(edges))]
     answer = read_answer("openai", reply(*pieces), ASK)
     assert (answer.output_tokens, answer.error, answer.text) == (6, None, "abc")
     read_answer("openai", reply((0.1, junk)), ASK)  # whatever it is, no exception

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy_kit.bench.about import about_plan, read_key
@@ -71,6 +71,7 @@ def test_the_requests_own_verify_counts_stand_in_for_missing_counters() -> None:
     assert cell.engine.unknown == {"verify_seconds": "y"}
 
 
+@settings(deadline=None)  # the first call imports numpy
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
 def test_percentiles_agree_with_numpy(values: list[float], share: float) -> None:
     numpy = pytest.importorskip("numpy")
@@ -79,12 +80,13 @@ def test_percentiles_agree_with_numpy(values: list[float], share: float) -> None
     )
 
 
-PAGE = """# TYPE deploy_kit_forward_seconds histogram
+PAGE = """sglang:generation_tokens_total{tp_rank="0"} 5
 deploy_kit_forward_seconds_sum{phase="verify",tp_rank="0"} %s
 deploy_kit_forward_seconds_count{phase="verify",tp_rank="0"} %s
 deploy_kit_forward_seconds_sum{phase="verify",tp_rank="1"} 77
 deploy_kit_forward_seconds_count{phase="verify",tp_rank="1"} 7
 deploy_kit_forward_seconds_sum{phase="draft",tp_rank="0"} %s
+deploy_kit_forward_seconds_count{phase="draft",tp_rank="0"} 300
 deploy_kit_spec_accept_length_sum{tp_rank="0"} %s
 deploy_kit_spec_accept_length_count{tp_rank="0"} %s
 deploy_kit_spec_cycle_seconds_sum{tp_rank="0"} %s
@@ -124,6 +126,7 @@ def test_nothing_measured_is_unknown_with_its_reason() -> None:
     assert engine_cell(restarted, requests=1, output_tokens=9).verify_seconds is None
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_page_is_read(text: str) -> None:
     read_counters(text)
@@ -149,12 +152,12 @@ def test_built_in_prompts_are_real_text_of_the_asked_length() -> None:
 
 
 def test_cells_get_the_same_scripts_for_every_profile_and_others_each_round() -> None:
-    prompts, settings = built_in(), Settings()
-    one = cell_scripts(prompts, settings, 16, (4, None), 0)
+    prompts, wanted = built_in(), Settings()
+    one = cell_scripts(prompts, wanted, 16, (4, None), 0)
     assert (
         one
-        == cell_scripts(prompts, settings, 16, (4, None), 0)
-        != cell_scripts(prompts, settings, 16, (4, None), 1)
+        == cell_scripts(prompts, wanted, 16, (4, None), 0)
+        != cell_scripts(prompts, wanted, 16, (4, None), 1)
     )
     assert len({turns[0] for _, turns in one}) == 16  # none shares its beginning with another
     assert len({number for number, _ in one}) == 12

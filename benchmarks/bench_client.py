@@ -1,0 +1,158 @@
+"""What the benchmark client costs, against its peers, on the same stand-in server: paired, in turns.
+
+    python benchmarks/bench_client.py [--sglang-python PYTHON] [--guidellm PROGRAM] [--rounds 5]
+
+Each round runs every client once, in turn, against one stand-in server at 128 streams, as fast as the
+stand-in writes (2 ms between a stream's tokens: more than any client reads on two cores, so the client is
+what is measured). Prints each client's tokens/s and its ratio to ours in the same round. A peer that is not
+there is said to be absent, never guessed. `httpx` is what this project's client would be without its own
+reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from deploy_kit.bench.answers import Ask, body_of, path_of, read_answer
+from deploy_kit.bench.selftest import self_test, standin
+from deploy_kit.bench.stream import Client, parse_endpoint
+
+STREAMS, TOKENS, GAP_MS = 128, 100, 2.0
+BODY = body_of("openai", "stand-in", Ask(("Say word.",), TOKENS))
+
+
+def ours(url: str) -> float:
+    """Tokens/s of this project's client, answers parsed."""
+
+    async def run() -> float:
+        client = Client(parse_endpoint(url), timeout_seconds=120)
+        began = time.perf_counter()
+        replies = await asyncio.gather(*(client.post(path_of("openai"), BODY) for _ in range(STREAMS)))
+        answers = [read_answer("openai", reply, Ask(("",), TOKENS)) for reply in replies]
+        elapsed = time.perf_counter() - began
+        client.close()
+        assert all(answer.error is None for answer in answers), answers[0].error
+        return STREAMS * TOKENS / elapsed
+
+    return asyncio.run(run())
+
+
+def with_httpx(url: str) -> float:
+    """Tokens/s of httpx's streaming on the same requests, events parsed as they come."""
+
+    async def one(client: httpx.AsyncClient) -> int:
+        tokens = 0
+        headers = {"content-type": "application/json"}
+        async with client.stream("POST", url + path_of("openai"), content=BODY, headers=headers) as reply:
+            async for line in reply.aiter_lines():
+                if line.startswith("data: {"):
+                    tokens = json.loads(line[6:])["usage"]["completion_tokens"]
+        return tokens
+
+    async def run() -> float:
+        limits = httpx.Limits(max_connections=STREAMS)
+        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
+            began = time.perf_counter()
+            counts = await asyncio.gather(*(one(client) for _ in range(STREAMS)))
+            assert set(counts) == {TOKENS}
+            return STREAMS * TOKENS / (time.perf_counter() - began)
+
+    return asyncio.run(run())
+
+
+def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
+    """Tokens/s that `sglang.bench_serving` reports on the same stand-in."""
+
+    def run(url: str) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            # It imports `datasets` for data sets not used here; where that is missing, an empty stand-in does.
+            Path(folder, "datasets.py").write_text("load_dataset = None\n")
+            command = [
+                python, "-m", "sglang.bench_serving", "--backend", "sglang-oai-chat", "--host", "127.0.0.1",
+                "--port", url.rpartition(":")[2], "--dataset-name", "random-ids", "--random-input-len", "16",
+                "--random-output-len", str(TOKENS), "--random-range-ratio", "1.0",
+                "--num-prompts", str(STREAMS), "--max-concurrency", str(STREAMS), "--warmup-requests", "1",
+                "--tokenizer", tokenizer, "--model", tokenizer, "--served-model-name", "stand-in",
+            ]  # fmt: skip
+            environment = {**os.environ, "PYTHONPATH": folder, "HF_HUB_OFFLINE": "1"}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        duration = re.search(r"Benchmark duration \(s\):\s+([\d.]+)", done.stdout)
+        if not duration:
+            raise SystemExit(f"sglang.bench_serving failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+        return STREAMS * TOKENS / float(duration[1])
+
+    return run
+
+
+def guidellm_client(program: str) -> Callable[[str], float]:
+    """Tokens/s that guidellm reports on the same stand-in."""
+
+    def run(url: str) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder, "out.json")
+            command = [
+                program, "benchmark", "--target", url, "--profile", "concurrent", "--rate", str(STREAMS),
+                "--max-requests", str(STREAMS), "--data", f"prompt_tokens=16,output_tokens={TOKENS}",
+                "--processor", os.environ.get("TOKENIZER", "gpt2"), "--output-path", str(output),
+            ]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+            if not output.is_file():
+                raise SystemExit(f"guidellm failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+            (result,) = json.loads(output.read_text())["benchmarks"]
+        return float(result["metrics"]["output_tokens_per_second"]["successful"]["mean"])
+
+    return run
+
+
+def main() -> None:
+    """Run the rounds and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sglang-python", help="the Python of an environment with sglang")
+    parser.add_argument("--tokenizer", help="a tokenizer folder, for sglang.bench_serving")
+    parser.add_argument("--guidellm", help="the guidellm program of an environment that has it")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    clients: dict[str, Callable[[str], float]] = {"ours": ours, "httpx": with_httpx}
+    if options.sglang_python and options.tokenizer:
+        clients["sglang.bench_serving"] = sglang_client(options.sglang_python, options.tokenizer)
+    else:
+        sys.stderr.write("sglang.bench_serving: absent (no --sglang-python and --tokenizer)\n")
+    if options.guidellm:
+        clients["guidellm"] = guidellm_client(options.guidellm)
+    else:
+        sys.stderr.write("guidellm: absent (no --guidellm)\n")
+    speeds: dict[str, list[float]] = {name: [] for name in clients}
+    with standin("--gap-ms", str(GAP_MS), "--first-ms", "5") as url:
+        ours(url)
+        for _ in range(options.rounds):
+            for name, client in clients.items():
+                speeds[name].append(client(url))
+    print(f"{STREAMS} streams x {TOKENS} tokens, median of {options.rounds} rounds in turns")
+    for name, values in speeds.items():
+        ratios = [mine / theirs for mine, theirs in zip(speeds["ours"], values, strict=True)]
+        print(
+            f"{name:22} {statistics.median(values):8.0f} tok/s   ours / {name}: {statistics.median(ratios):.2f} "
+            f"(from {min(ratios):.2f} to {max(ratios):.2f})"
+        )
+    test = self_test()
+    print(
+        f"at {test.streams} streams, 20 ms a token: added to the median gap {test.added_seconds * 1000:+.3f} ms, "
+        f"event delay p50 {test.delay_p50_seconds * 1000:.2f} ms, processor {test.client_cpu_ratio * 100:.0f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()
