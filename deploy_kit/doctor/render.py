@@ -25,7 +25,12 @@ def print_report(report: Report, console: Console) -> None:
         if findings:
             console.print(Text(f"{_HEADINGS[verdict]} ({len(findings)})", style=_STYLES[verdict]))
             for finding in findings:
-                console.print(Padding(_shown(finding), (0, 0, 0, 2)))
+                # Indented under their heading on a screen; in a pipe one line stays one line.
+                shown = _shown(finding)
+                if console.is_terminal:
+                    console.print(Padding(shown, (0, 0, 0, 2)))
+                else:
+                    console.print(shown, soft_wrap=True)
     console.print(Text.assemble("Verdict: ", (report.verdict.value, _STYLES[report.verdict])))
 
 

@@ -173,6 +173,8 @@ def iommu_mode(machine: Machine) -> tuple[str | None, str | None]:
     for name in ("iommu", "amd_iommu", "intel_iommu"):
         if "off" in parameters.get(name, "").split(","):
             return "off", f"{name}=off"
+    if "soft" in parameters.get("iommu", "").split(","):
+        return "off", "iommu=soft"
     if "pt" in parameters.get("iommu", "").split(","):
         return "pt", "iommu=pt"
     if parameters.get("iommu.passthrough") in ("1", "on", "y"):

@@ -19,7 +19,7 @@ TEXTS = [
     yaml.safe_load(file.read_text())["input"]
     for file in sorted([*CASES.glob("host-*.yaml"), *CASES.glob("runtime-*.yaml")])
 ]
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def _sound(report: Report) -> None:
