@@ -36,12 +36,12 @@ _CONFIGS = typer.Option(None, "--configs", help="The folder that holds the confi
 @app.callback()
 def probe() -> None:
     """Find the fastest correct all-reduce, or accept a fused one, before any model is loaded. Changes no
-    host setting. Exit code 0: found; 20: NCCL's default is not correct here, another candidate is; 21: nothing
+    host setting. Exit code 0: found; 20: NCCL's default is not correct here, another is; 21: nothing
     correct, or rejected; 22: could not find out."""
 
 
 @app.command(
-    epilog="Example: deploy-kit probe allreduce --host rtx-pro-6000-x8 --plot allreduce.png --receipts receipts"
+    epilog="Example: deploy-kit probe allreduce --host rtx-pro-6000-x8 --plot allreduce --receipts receipts"
 )
 def allreduce(
     host: str | None = _HOST,

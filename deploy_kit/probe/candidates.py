@@ -203,7 +203,7 @@ def first_pass(axes: Sequence[str], *, host_environment: Mapping[str, str] | Non
 
 
 def grid(axes: Mapping[str, Sequence[str]]) -> list[Candidate]:
-    """Given values for some axes, return every combination: the exhaustive grid the search is held against."""
+    """Given values for some axes, return every combination: what the search is held against."""
     names = list(axes)
     return [nccl_candidate(dict(zip(names, values, strict=True))) for values in product(*axes.values())]
 

@@ -16,6 +16,8 @@ _SECOND_HAND = re.compile(
     r"peer|timed out waiting|store|heartbeat",
     re.IGNORECASE,
 )
+# Folders are of no use to the reader, and differ from machine to machine.
+_FOLDERS = re.compile(r"(?<![\w.])(?:/[\w.+@-]+)+/(?=[\w.+@-])")
 _NCCL_LINE = re.compile(r"NCCL (WARN|ERROR)\s+(?P<text>.+)")
 
 
@@ -41,6 +43,11 @@ class Outcome:
     ranks: tuple[int, ...] = ()
     cause: str = ""
     evidence: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Leave folders out of what libraries said."""
+        object.__setattr__(self, "cause", _FOLDERS.sub("", self.cause))
+        object.__setattr__(self, "evidence", tuple(_FOLDERS.sub("", line) for line in self.evidence))
 
     def as_dict(self) -> dict[str, object]:
         """Return the outcome for JSON."""

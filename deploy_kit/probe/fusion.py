@@ -1,4 +1,4 @@
-"""Numeric acceptance of fused all-reduce + residual add + RMSNorm, and what it saves against the unfused three."""
+"""Numeric acceptance of fused all-reduce + residual add + RMSNorm, and its time against the unfused three."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from deploy_kit.probe.sampling import median_interval, ratio_interval
 # `unfused` checks the harness itself: the operations that the lever replaces must pass their own acceptance.
 FUSIONS: tuple[Candidate, ...] = (
     Candidate("unfused", "unfused", point=None, use="what runs without the lever"),
+    Candidate("flashinfer-auto", "flashinfer-auto", point=None, use="lever fusion or sm120-fusion"),
     Candidate("flashinfer-one-shot", "flashinfer-one-shot", point=None, use="lever fusion or sm120-fusion"),
     Candidate("flashinfer-two-shot", "flashinfer-two-shot", point=None, use="lever fusion or sm120-fusion"),
 )

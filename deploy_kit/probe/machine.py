@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 
@@ -90,7 +91,7 @@ class Machine:
 
 
 def steady(snapshots: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Given the snapshots of a run, return the range each reading had over all GPUs, and the worst of them."""
+    """Given the snapshots of a run, return the range each reading had over all GPUs."""
     found: dict[str, Any] = {}
     for key in ("sm_clock_mhz", "memory_clock_mhz", "pcie_generation", "pcie_width", "temperature_c"):
         values = [gpu[key] for gpus in snapshots for gpu in gpus if gpu.get(key) is not None]
@@ -116,7 +117,7 @@ def available_memory_bytes() -> int | None:
 
 def _meminfo() -> dict[str, int]:
     try:
-        with open("/proc/meminfo", encoding="ascii") as handle:
+        with Path("/proc/meminfo").open(encoding="ascii") as handle:
             pairs = [line.split(":", 1) for line in handle if ":" in line]
     except OSError:
         return {}

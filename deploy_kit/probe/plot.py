@@ -1,4 +1,4 @@
-"""Latency against size, log–log, as PNG and as one self-contained HTML page."""
+"""Latency against size, log-log, as PNG and as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_plots(path: Path, summary: Mapping[str, Any], title: str, lines: Seque
 
 
 def draw(summary: Mapping[str, Any], title: str) -> Any:
-    """Return a Matplotlib figure of a summary: finalists in colour, everything else of the first pass in grey."""
+    """Return a Matplotlib figure of a summary: finalists in colour, the rest of the first pass in grey."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -143,12 +143,14 @@ def page(svg: str, summary: Mapping[str, Any], title: str, lines: Sequence[str])
     data = json.dumps(summary, ensure_ascii=True).replace("</", "<\\/")
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#222}"
+        "<style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;"
+        "max-width:72rem;padding:0 1rem;color:#222}"
         "svg{max-width:100%;height:auto}table{border-collapse:collapse;font-size:13px}"
         "td,th{border-bottom:1px solid #ddd;padding:.2rem .6rem;text-align:left;vertical-align:top}"
         ".n{text-align:right;font-variant-numeric:tabular-nums}.best{font-weight:700;color:#12805c}</style>"
         f"<h1>{html.escape(title)}</h1>{drawing}<h2>Verdict</h2><ul>{verdict}</ul>"
         f"<h2>Median µs per all-reduce</h2><table><tr><th>candidate</th>{head}</tr>{numbers}</table>"
-        f"<h2>Every candidate</h2><table><tr><th>candidate</th><th>outcome</th><th>why</th></tr>{rows}</table>"
+        "<h2>Every candidate</h2><table>"
+        f"<tr><th>candidate</th><th>outcome</th><th>why</th></tr>{rows}</table>"
         f"<script type='application/json' id='summary'>{data}</script></html>\n"
     )

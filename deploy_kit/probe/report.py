@@ -111,7 +111,8 @@ def verdict_lines(run: ProbeRun, summary: Mapping[str, Any]) -> list[str]:
         ratio = setting.get("ratio_to_default", {}).get("median")
         spread = "" if ratio is None else f" ({_percent(ratio)} NCCL's default over all sizes)"
         lines.append(
-            f"For the host file: {setting['candidate']}: {environment}{spread}; {setting.get('why', setting.get('unknown'))}"
+            f"For the host file: {setting['candidate']}: {environment}{spread}; "
+            f"{setting.get('why', setting.get('unknown'))}"
         )
     else:
         lines.append(f"For the host file: unknown ({setting.get('unknown')})")
@@ -168,7 +169,7 @@ def describe_fusion(run: ProbeRun, summary: Mapping[str, Any]) -> RenderableType
 
 def _latencies(run: ProbeRun, summary: Mapping[str, Any]) -> Table:
     table = Table(
-        title=f"µs per all-reduce, {run.settings.count} in one graph, {run.settings.ranks} ranks: median [95 %]"
+        title=f"µs per all-reduce, {run.settings.count} a graph, {run.settings.ranks} ranks: median [95 %]"
     )
     table.add_column("candidate")
     for tokens in run.settings.tokens:

@@ -80,7 +80,7 @@ class Record:
     """What became of one candidate. `samples`: stage → tokens → rounds of µs per all-reduce."""
 
     candidate: Candidate
-    outcome: Outcome = Outcome("not-run", cause="not started")
+    outcome: Outcome = field(default_factory=lambda: Outcome("not-run", cause="not started"))
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     steps_seconds: dict[str, float] = field(default_factory=dict)
@@ -158,13 +158,13 @@ class Runner:
             self.close()
 
     def measure(self, candidates: Sequence[Candidate]) -> ProbeRun:
-        """Measure the named candidates only, all of them interleaved; NCCL's default comes along as anchor."""
+        """Measure the named candidates only, all interleaved; NCCL's default comes along as anchor."""
         facts = self.machine.facts()
         try:
             if len(candidates) < self._together():
                 for candidate in self._started(candidates):
                     self._prepare(candidate)
-                self._rounds([name for name in self.groups], "final", self.settings.final_rounds)
+                self._rounds(list(self.groups), "final", self.settings.final_rounds)
             else:
                 self._screen(candidates, keep=self._together() - 1)
                 self._final()
@@ -188,10 +188,7 @@ class Runner:
         while todo:
             room = max(1, self._together() - len(self.groups))
             wave, todo = todo[:room], todo[room:]
-            names = []
-            for candidate in self._started(wave):
-                if self._prepare(candidate):
-                    names.append(candidate.name)
+            names = [candidate.name for candidate in self._started(wave) if self._prepare(candidate)]
             measured = [*([ANCHOR] if ANCHOR in self.groups and ANCHOR not in names else []), *names]
             stage = f"screen-{sum(name.startswith('screen-') for name in self._stages()) + 1}"
             self._rounds(measured, stage, self.settings.screening_rounds)
@@ -236,7 +233,7 @@ class Runner:
         snapshot = self.machine.snapshot()
         if snapshot is not None:
             self.snapshots.append(snapshot)
-        for tokens in settings.tokens:
+        for tokens in (tokens for tokens in settings.tokens if str(tokens) in answers[0]["graph_us"]):
             # The slowest rank decides when a step is over.
             record.add(stage, tokens, _slowest([answer["graph_us"][str(tokens)] for answer in answers]))
             if "unfused_us" in answers[0]:
@@ -356,7 +353,7 @@ class Runner:
             wanted += [*ordered[:2], *nccl[:2]]
         overall = sorted(
             (name for name in self.groups if self.records[name].candidate.is_nccl),
-            key=lambda name: self._score(name),
+            key=self._score,
         )
         return [name for name in dict.fromkeys([*wanted, *overall[:2]]) if name in self.groups]
 

@@ -1,4 +1,4 @@
-"""Medians, their confidence intervals, and paired ratios. Pure and seeded: the same samples, the same answer."""
+"""Medians, their confidence intervals, paired ratios. Pure and seeded: same samples, same answer."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def best_points(ratios: Ratios, sizes: Sequence[int]) -> dict[int, Point]:
 
 
 def predicted(point: Point, size: int, ratios: Ratios) -> float:
-    """Return what a point's ratio would be if its axis values acted independently; 1 for what is unmeasured."""
+    """Return a point's ratio if its axis values acted independently; 1 for what is unmeasured."""
     return prod(ratios.get((pair,), {}).get(size, 1.0) for pair in point)
 
 

@@ -252,7 +252,7 @@ def find_python(asked: str | None) -> str:
         raise DeployKitError(
             "the probe's ranks need torch, and this Python has none",
             key="--python",
-            remedy=f"run it in the engine image, or name a Python with torch by --python or {PYTHON_VARIABLE}",
+            remedy=f"run it in the engine image, or name a Python with torch: --python or {PYTHON_VARIABLE}",
             exit_code=ExitCode.VERDICT_UNKNOWN,
         )
     return sys.executable
@@ -333,7 +333,7 @@ def _title(prepared: Prepared, run: ProbeRun) -> str:
         if k.endswith("_DISABLE")
     ]
     return (
-        f"All-reduce over {settings.ranks} × {device}, {prepared.model.name} (hidden {settings.hidden}), "
+        f"All-reduce over {settings.ranks} x {device}, {prepared.model.name} (hidden {settings.hidden}), "
         f"{settings.count} in one CUDA graph, NCCL {facts.get('nccl', 'unknown')}"
         + (f"\n{' '.join(base)}" if base else "")
     )

@@ -134,7 +134,7 @@ def _forwards(
     decode_step_ms: float | None,
     cycle_ms: float | None,
 ) -> dict[str, Any]:
-    """Return what the all-reduces of one decode forward (1 token) and one verify forward cost: count × latency."""
+    """Return what the all-reduces of a decode (1 token) and a verify forward cost: count * latency."""
     count = run.settings.count
     found: dict[str, Any] = {
         "allreduces_per_forward": count,
@@ -162,11 +162,11 @@ def _break_even(
     decode_step_ms: float | None,
     cycle_ms: float | None,
 ) -> dict[str, Any]:
-    formula = "accept length must exceed cycle time × baseline tokens/s"
+    formula = "accept length must exceed cycle time * baseline tokens/s"
     if decode_step_ms is None or cycle_ms is None:
         return {
             "formula": formula,
-            "unknown": "it needs the measured decode step and draft-and-verify cycle: --decode-step-ms, --cycle-ms",
+            "unknown": "it needs the measured decode step and cycle: --decode-step-ms, --cycle-ms",
         }
     today = break_even(decode_step_ms, cycle_ms)
     result: dict[str, Any] = {"formula": formula, "measured_accept_length": round(today, 3), "with": {}}
@@ -181,7 +181,7 @@ def _break_even(
         step, cycle = decode_step_ms - decode + own_decode, cycle_ms - verify + own_verify
         if step <= 0 or cycle <= 0:
             result["with"][name] = {
-                "unknown": "the given step or cycle is shorter than its all-reduces measured here: not the same host"
+                "unknown": "the given step or cycle is shorter than its all-reduces here: another host"
             }
             continue
         result["with"][name] = {
@@ -198,7 +198,7 @@ def _break_even(
 
 def break_even(decode_step_ms: float, cycle_ms: float) -> float:
     """Given the decode step and the draft-and-verify cycle, return the accept length from which speculation
-    pays: cycle time × baseline tokens per second. The story's 30 ms and 12.2 ms give 2.46.
+    pays: cycle time * baseline tokens per second. The story's 30 ms and 12.2 ms give 2.46.
 
     >>> round(break_even(1000 / 82, 30), 2)
     2.46

@@ -1,1 +1,1 @@
-"""One rank of one candidate. Needs torch and the standard library only, so that this folder can be carried alone."""
+"""One rank of one candidate. Needs torch and the standard library only: this folder can be carried alone."""

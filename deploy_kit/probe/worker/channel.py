@@ -1,4 +1,4 @@
-"""The line protocol between the harness and a rank: commands come in, events go out, one JSON object a line."""
+"""The line protocol between harness and rank: commands in, events out, one JSON object a line."""
 
 from __future__ import annotations
 

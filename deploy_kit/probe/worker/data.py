@@ -12,7 +12,7 @@ _EXACT_BF16 = 256
 
 
 def mixed_bits(numel: int, seed: int, device: torch.device) -> torch.Tensor:
-    """Given a count and a seed, return that many int64 values of 32 well-mixed bits; equal on every device."""
+    """Given a count and a seed, return that many int64 values of 32 mixed bits; equal on every device."""
     value = torch.arange(numel, dtype=torch.int64, device=device) + (seed * 0x9E3779B9 & _MASK)
     value &= _MASK
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):

@@ -68,7 +68,7 @@ def stand_in_landscape_seconds(environment: dict[str, str]) -> float:
     if environment.get("DEPLOY_KIT_PROBE_STANDIN_LANDSCAPE") != "1":
         return 0.0
     protocol = {"LL": 0.5, "LL128": 0.8, "Simple": 1.5}.get(environment.get("NCCL_PROTO", ""), 1.0)
-    channels = {"4": 0.7, "8": 0.5, "16": 0.8, "2": 1.4, "1": 2.0}.get(
+    channels = {"4": 0.7, "8": 0.35, "16": 0.8, "2": 1.4, "1": 2.0}.get(
         environment.get("NCCL_MIN_NCHANNELS", ""), 1.0
     )
-    return 0.004 * protocol * channels
+    return 0.02 * protocol * channels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 from typing import Any, Protocol
 
 import torch
@@ -143,14 +144,16 @@ class SglangCustomAllReduce(_Plain):
         module = _import("sglang.srt.distributed.device_communicators.custom_all_reduce", "sglang")
         dispatch = getattr(module, "dispatch_custom_allreduce", None)
         group = dist.new_group(backend="gloo")
-        try:
-            kind = module.CustomAllreduce if dispatch is None else dispatch(group=group, device=device)
-        except TypeError:
-            kind = dispatch()
+        if dispatch is None:
+            kind = module.CustomAllreduce
+        else:
+            # Older versions look at the environment only.
+            takes_group = "group" in inspect.signature(dispatch).parameters
+            kind = dispatch(group=group, device=device) if takes_group else dispatch()
         self._communicator: Any = kind(group=group, device=device)
         if self._communicator.disabled:
             raise UnsupportedError(
-                "SGLang switches its custom all-reduce off here: it wants NVLink, or two GPUs with peer access"
+                "SGLang switches its custom all-reduce off here: it wants NVLink, or two peer GPUs"
             )
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -162,11 +165,12 @@ class SglangCustomAllReduce(_Plain):
         return out
 
     def capturing(self) -> contextlib.AbstractContextManager[None]:
-        return self._communicator.capture()
+        context: contextlib.AbstractContextManager[None] = self._communicator.capture()
+        return context
 
 
 class FlashInferFusedAllReduce(_Plain):
-    """FlashInfer's TRT-LLM kernel used as all-reduce with residual add and RMSNorm: what the fusion lever runs.
+    """FlashInfer's TRT-LLM kernel with residual add and RMSNorm, used as all-reduce: the fusion lever's.
 
     Its latency includes the add and the norm, which the other candidates leave to two more kernels. As an
     all-reduce candidate it is checked through `residual_out` with a zero residual, which is the plain sum.
@@ -184,7 +188,10 @@ class FlashInferFusedAllReduce(_Plain):
 
 
 class FlashInferFusion:
-    """FlashInfer's fused all-reduce + residual add + RMSNorm (TRT-LLM back end, no multicast)."""
+    """FlashInfer's fused all-reduce + residual add + RMSNorm (TRT-LLM back end, no multicast).
+
+    `one_shot` None leaves the choice between its two kernels to FlashInfer, as the engine does.
+    """
 
     def __init__(
         self, hidden: int, max_tokens: int, device: torch.device, one_shot: bool | None = None
@@ -195,6 +202,8 @@ class FlashInferFusion:
             allreduce = importlib.import_module("flashinfer.comm.allreduce")
         except ImportError as error:
             raise UnsupportedError(f"this FlashInfer has no unified fusion interface: {error}") from error
+        if dist.get_world_size() not in (2, 4, 8, 16):
+            raise UnsupportedError(f"it runs on 2, 4, 8 or 16 ranks, not on {dist.get_world_size()}")
         self._one_shot = one_shot
         self._run = allreduce.allreduce_fusion
         self._pattern = self._comm.AllReduceFusionPattern.kARResidualRMSNorm
@@ -250,7 +259,7 @@ class MscclppAllReduce(_Plain):
 
 
 def make_path(kind: str, hidden: int, max_tokens: int, device: torch.device) -> AllReduce:
-    """Given a path's name, the hidden size and the most tokens, return it ready; raises `UnsupportedError`."""
+    """Given a path's name, the hidden size and the most tokens, return it; raises `UnsupportedError`."""
     max_numel = max_tokens * hidden
     if kind == "process-group":
         return ProcessGroupAllReduce()

@@ -92,7 +92,7 @@ class Session:
         )
         self.path = make_path(self.job["path"], self.hidden, max(self.tokens), self.device)
         self.channel.at("the first all-reduce")
-        tensor = torch.ones(1, self.hidden, dtype=torch.bfloat16, device=self.device)
+        tensor = self.path.inputs(self.hidden, self.device).fill_(1).view(1, self.hidden)
         self._reduce(tensor, "join")
         self._synchronize()
         return {"seconds": round(time.perf_counter() - started, 3)}
