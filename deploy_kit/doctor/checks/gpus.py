@@ -210,15 +210,15 @@ def _power(gpus: list[Gpu]) -> Iterator[Finding]:
 
 def _health(gpus: list[Gpu]) -> Iterator[Finding]:
     for gpu in gpus:
-        if gpu.remap_failure:
+        if gpu.remap_failure or gpu.unrepairable:
             yield Finding(
                 "gpu.row-remap-failed",
                 Verdict.FAIL,
                 f"{gpu.label}: row remapping failed, its memory can no longer repair itself",
                 "replace the card (RMA)",
-                ("Remapping Failure Occurred: Yes",),
+                ("Remapping Failure Occurred: Yes" if gpu.remap_failure else "Unrepairable Memory: Yes",),
             )
-        if gpu.remap_pending or gpu.pages_pending:
+        if gpu.remap_pending or gpu.pages_pending or gpu.repair_pending:
             yield Finding(
                 "gpu.row-remap-pending",
                 Verdict.WARN,

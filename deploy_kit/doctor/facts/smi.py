@@ -50,6 +50,8 @@ class Gpu:
     remap_failure: bool | None = None
     remapped_uncorrectable: int | None = None
     pages_pending: bool | None = None
+    repair_pending: bool | None = None
+    unrepairable: bool | None = None
     error_fields: tuple[str, ...] = ()
 
     @property
@@ -253,6 +255,8 @@ def _gpu_of(record: _Record) -> Gpu | None:
         remap_failure=_yes(get("Remapped Rows", "Remapping Failure Occurred")),
         remapped_uncorrectable=_integer(remapped),
         pages_pending=_yes(get("Pending Page Blacklist") or get("Pending")),
+        repair_pending=_yes(get("Channel Repair Pending")) or _yes(get("TPC Repair Pending")),
+        unrepairable=_yes(get("Unrepairable Memory")),
         error_fields=tuple(
             path[-1]
             for path, value in record.values.items()

@@ -123,6 +123,8 @@ def parse_topology(block: Block) -> Topology | None:
 
     Tabs or spaces, wrapped headers and rows, network cards, legends and absent affinity columns are all fine.
     """
+    if "-p2p" in block.title:
+        return None  # with one GPU its matrix looks the same
     for matrix in _matrices(block.lines):
         cells = {cell for _, _, cell in matrix.gpu_pairs()}
         if cells & _P2P_ONLY or not matrix.gpus:
@@ -174,7 +176,8 @@ def _matrices(lines: list[str]) -> Iterator[Matrix]:
         tokens = line.split()
         if not tokens:
             continue
-        if _is_header(tokens):
+        opening = matrix is None or (matrix.has_header and not matrix.rows)
+        if _is_header(tokens) or (len(tokens) == 1 and opening and _DEVICE.match(tokens[0])):
             names = [token for token in tokens if _DEVICE.match(token)]
             if matrix is not None and not matrix.rows and matrix.has_header:
                 matrix.columns += names  # a header that was wrapped
