@@ -30,6 +30,9 @@ _PYTHON = typer.Option(
     help="Interpreter with torch for the ranks; default: $DEPLOY_KIT_TORCH_PYTHON, or this one.",
 )
 _LIMIT = typer.Option(25.0, "--step-limit-seconds", help="A rank that needs longer for one step hangs.")
+_SHARE = typer.Option(
+    False, "--share-gpu", help="All ranks on one GPU: check results of what needs no NCCL, time nothing."
+)
 _CONFIGS = typer.Option(None, "--configs", help="The folder that holds the configurations.")
 
 
@@ -72,6 +75,7 @@ def allreduce(
     ),
     python: str | None = _PYTHON,
     step_limit_seconds: float = _LIMIT,
+    share_gpu: bool = _SHARE,
     configs: Path | None = _CONFIGS,
 ) -> None:
     """Measure candidates for the model's all-reduce: NCCL settings by coordinate search, and what else is
@@ -93,6 +97,7 @@ def allreduce(
         python,
         step_limit_seconds,
         configs,
+        share_gpu,
     )
     prepared = setup.prepare(request)
     if write_host is not None:
@@ -118,6 +123,7 @@ def fusion(
     receipts: Path | None = _RECEIPTS,
     python: str | None = _PYTHON,
     step_limit_seconds: float = _LIMIT,
+    share_gpu: bool = _SHARE,
     configs: Path | None = _CONFIGS,
 ) -> None:
     """Accept or reject fused all-reduce + residual + RMSNorm: every rank's result against a float64
@@ -127,7 +133,18 @@ def fusion(
     from deploy_kit.probe.fusion import summarize_fusion
 
     request = _request(
-        host, model, tokens, count, ranks, 600.0, candidates, backend, python, step_limit_seconds, configs
+        host,
+        model,
+        tokens,
+        count,
+        ranks,
+        600.0,
+        candidates,
+        backend,
+        python,
+        step_limit_seconds,
+        configs,
+        share_gpu,
     )
     prepared = setup.prepare(request, task="fusion")
     run = _with_progress(lambda say: setup.run_fusion(prepared, say))
@@ -148,6 +165,7 @@ def _request(
     python: str | None,
     step_limit_seconds: float,
     configs: Path | None,
+    share_gpu: bool,
 ) -> Request:
     from deploy_kit.probe.setup import Request
 
@@ -163,6 +181,7 @@ def _request(
         python=python,
         step_limit_seconds=step_limit_seconds,
         configs=configs,
+        shared_gpu=share_gpu,
     )
 
 
@@ -200,7 +219,7 @@ def _finish(
     from deploy_kit.probe.report import describe, describe_fusion
 
     if as_json:
-        print_json({**summary, "rehearsal": prepared.settings.backend != "nccl", "files": files})
+        print_json({**summary, "rehearsal": prepared.settings.is_rehearsal, "files": files})
     else:
         console = stdout_console()
         console.print(describe_fusion(run, summary) if fusion else describe(run, summary))

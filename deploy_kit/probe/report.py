@@ -17,6 +17,15 @@ from deploy_kit.receipts import Host, Receipt, new_receipt
 REHEARSAL = "REHEARSAL over gloo on CPU: it tests the probe, and says nothing about GPUs or NCCL"
 
 
+def rehearsal_label(run: ProbeRun) -> str:
+    """Return what a run that decides nothing is called."""
+    if run.settings.shared_gpu:
+        return (
+            "REHEARSAL with all ranks on one GPU: results are checked, nothing is timed, no peer is reached"
+        )
+    return REHEARSAL
+
+
 def make_receipt(
     run: ProbeRun, summary: Mapping[str, Any], *, kind: str, host_name: str, model_name: str, command: str
 ) -> Receipt:
@@ -37,7 +46,7 @@ def make_receipt(
                 "while_measuring": steady(run.snapshots),
             },
         ),
-        rehearsal=settings.backend != "nccl",
+        rehearsal=settings.is_rehearsal,
         versions=versions,
         subject={
             "model": model_name,
@@ -77,8 +86,8 @@ def make_receipt(
 def describe(run: ProbeRun, summary: Mapping[str, Any]) -> RenderableType:
     """Return the all-reduce run for the terminal: what failed, the finalists' latencies, the verdict."""
     parts: list[RenderableType] = []
-    if run.settings.backend != "nccl":
-        parts.append(Text(REHEARSAL, style="yellow"))
+    if run.settings.is_rehearsal:
+        parts.append(Text(rehearsal_label(run), style="yellow"))
     parts.append(_latencies(run, summary))
     parts.append(_outcomes(summary))
     parts += [Text(line) for line in verdict_lines(run, summary)]
@@ -161,8 +170,8 @@ def describe_fusion(run: ProbeRun, summary: Mapping[str, Any]) -> RenderableType
             ),
         )
     parts: list[RenderableType] = [table]
-    if run.settings.backend != "nccl":
-        parts.insert(0, Text(REHEARSAL, style="yellow"))
+    if run.settings.is_rehearsal:
+        parts.insert(0, Text(rehearsal_label(run), style="yellow"))
     parts.append(Text(f"verdict: {summary['verdict']}"))
     return RichGroup(*parts)
 

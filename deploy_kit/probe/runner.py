@@ -26,6 +26,7 @@ _WARNINGS = {
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
+_SHARED = {"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
 _GPU_PROCESS_BYTES = 600 * 1024**2
 _CPU_PROCESS_BYTES = 250 * 1024**2
 
@@ -53,11 +54,18 @@ class Settings:
     together: int | None = None  # most candidates alive at once; None: from the free memory
     base_environment: Mapping[str, str] = field(default_factory=dict)
     task: Literal["allreduce", "fusion"] = "allreduce"
+    shared_gpu: bool = False  # all ranks on one GPU: results are checked, nothing is timed
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether this run says nothing about the host's own all-reduce, and so decides nothing."""
+        return self.backend != "nccl" or self.shared_gpu
 
     def job(self, candidate: Candidate) -> dict[str, Any]:
         """Return the job that this candidate's ranks get."""
         return {
             "task": self.task,
+            "shared_gpu": self.shared_gpu,
             "device": "cuda" if self.backend == "nccl" else "cpu",
             "path": candidate.path,
             "fault": None if candidate.fault is None else dict(candidate.fault),
@@ -72,7 +80,15 @@ class Settings:
         """Return the environment of this candidate's ranks: the caller's without the settings under test,
         what serving exports, the base, then the candidate's own."""
         inherited = {name: value for name, value in os.environ.items() if name not in TUNED_VARIABLES}
-        return {**_WARNINGS, **_AS_SERVED, **inherited, **self.base_environment, **candidate.environment}
+        shared = _SHARED if self.shared_gpu else {}
+        return {
+            **_WARNINGS,
+            **_AS_SERVED,
+            **shared,
+            **inherited,
+            **self.base_environment,
+            **candidate.environment,
+        }
 
 
 @dataclass
@@ -161,10 +177,13 @@ class Runner:
         """Measure the named candidates only, all interleaved; NCCL's default comes along as anchor."""
         facts = self.machine.facts()
         try:
-            if len(candidates) < self._together():
+            if len(candidates) < self._together() or self.settings.shared_gpu:
                 for candidate in self._started(candidates):
                     self._prepare(candidate)
-                self._rounds(list(self.groups), "final", self.settings.final_rounds)
+                if self.settings.shared_gpu:
+                    self.notes.append("the ranks shared one GPU: results were checked, nothing was timed")
+                else:
+                    self._rounds(list(self.groups), "final", self.settings.final_rounds)
             else:
                 self._screen(candidates, keep=self._together() - 1)
                 self._final()
@@ -252,6 +271,8 @@ class Runner:
         for candidate in candidates:
             record = self.records.setdefault(candidate.name, Record(candidate))
             reason = why_not(candidate, {**self._inherited(), **settings.base_environment}, settings.backend)
+            if settings.shared_gpu and candidate.path in ("process-group", "unfused"):
+                reason = "NCCL refuses two ranks on one GPU, and gloo's all-reduce cannot be captured"
             if reason is not None:
                 record.outcome = Outcome("unsupported", cause=reason)
                 continue

@@ -18,6 +18,7 @@ from deploy_kit.errors import DeployKitError, nearest_names
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.probe.candidates import (
     AXES,
+    OTHERS,
     TUNED_VARIABLES,
     Candidate,
     first_pass,
@@ -52,6 +53,7 @@ class Request:
     python: str | None
     step_limit_seconds: float
     configs: Path | None
+    shared_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,14 @@ def prepare(request: Request, task: Literal["allreduce", "fusion"] = "allreduce"
     host = None if request.host is None else catalog.host(request.host)
     python = find_python(request.python)
     backend = choose_backend(request.backend, visible_gpus(), host)
-    ranks = choose_ranks(request.ranks, backend, visible_gpus(), host)
+    if request.shared_gpu and backend != "nccl":
+        raise DeployKitError(
+            "--share-gpu needs a GPU",
+            key="--share-gpu",
+            found=f"backend {backend}",
+            exit_code=ExitCode.NO_GPU,
+        )
+    ranks = choose_ranks(request.ranks, "shared" if request.shared_gpu else backend, visible_gpus(), host)
     count = request.count if request.count is not None else model.allreduces_per_forward
     if request.count is None and backend == "gloo":
         count = min(count, _REHEARSAL_COUNT)
@@ -95,6 +104,7 @@ def prepare(request: Request, task: Literal["allreduce", "fusion"] = "allreduce"
         step_limit_seconds=request.step_limit_seconds,
         base_environment=base,
         task=task,
+        shared_gpu=request.shared_gpu,
     )
     names = tuple(part.strip() for part in request.candidates.split(",") if part.strip())
     return Prepared(settings, host, model, names)
@@ -109,8 +119,11 @@ def run_allreduce(prepared: Prepared, say: Say, *, axes: str = "", grid: str = "
     if grid:
         wanted = [*anchor, *named_candidates(prepared.names, settings.ranks), *_grid(grid)]
     elif prepared.names:
+        anchor = [] if settings.shared_gpu else anchor
         wanted = [*anchor, *named_candidates(prepared.names, settings.ranks)]
     else:
+        if settings.shared_gpu:
+            return Runner(settings, say).measure(OTHERS)
         return Runner(settings, say).search(
             first_pass(chosen_axes, host_environment=_host_setting(prepared)), chosen_axes
         )
@@ -171,11 +184,11 @@ def keep(
 
 def refuse_early(write_host: Path, prepared: Prepared) -> None:
     """Raise before measuring what would be refused after it: a rehearsal, or a file that is no host file."""
-    if prepared.settings.backend != "nccl":
+    if prepared.settings.is_rehearsal:
         raise DeployKitError(
             "a rehearsal never decides for real hardware: --write-host needs a run on GPUs",
             key="--write-host",
-            found="backend gloo",
+            found="all ranks on one GPU" if prepared.settings.shared_gpu else "backend gloo",
             remedy="leave --write-host out, or run on the host itself",
             exit_code=ExitCode.USAGE,
         )

@@ -42,6 +42,9 @@ def summarize(
 
 
 def _verdict(run: ProbeRun, finals: Sequence[Record]) -> str:
+    if run.settings.shared_gpu:
+        bad = any(record.outcome.status in ("wrong", "hang", "crash") for record in run.records.values())
+        return "fail" if bad else "unknown"
     if not finals:
         all_unsupported = all(
             record.outcome.status in ("unsupported", "not-run") for record in run.records.values()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the probe for real on two GPUs of one host and leaves receipts, plots and logs in a folder.
+# Runs the probe for real on the GPUs of one host and leaves receipts, plots and logs in a folder.
 #   tests/gpu/probe_two_gpus.sh OUT STAGE...      (needs python3 with torch, pydantic, typer, rich, matplotlib)
-# Stages: sanity, search, search-nop2p, search-noshm, tree, fusion, grid-nop2p. A failing sanity stage ends it.
+# Stages: sanity, search, search-nop2p, search-noshm, tree, fusion, grid-nop2p; shared (one GPU is enough). A failing sanity stage ends it.
 set -u
 out=$1; shift
 mkdir -p "$out"
@@ -29,6 +29,9 @@ for stage in "$@"; do
     search-nop2p) NCCL_P2P_DISABLE=1 probe search-nop2p 150 allreduce --ranks 2 --budget-seconds 110 --plot "$out/allreduce-nop2p.png" ;;
     search-noshm) NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 probe search-noshm 150 allreduce --ranks 2 --budget-seconds 100 --plot "$out/allreduce-noshm.png" ;;
     tree) probe tree 60 allreduce --ranks 2 --tokens 1,4 --candidates tree-for-all ;;
+    shared)
+      probe shared-fusion 120 fusion --share-gpu --ranks 2 --tokens 1,3,4,8,64 --count 16
+      probe shared-allreduce 120 allreduce --share-gpu --ranks 2 --tokens 1,4,64 --count 16 ;;
     fusion) probe fusion 90 fusion --ranks 2 ;;
     grid-nop2p)
       NCCL_P2P_DISABLE=1 probe grid-nop2p 200 allreduce --ranks 2 --tokens 1,4,64 --candidates "${CHOSEN:-story-2ch-128k}" \

@@ -100,7 +100,8 @@ class FusionSession(Session):
                 torch.zeros(shape, dtype=torch.bfloat16, device=self.device),
             )
             if self.on_gpu:
-                for name in ("fused", "unfused"):
+                # gloo's all-reduce, which stands in for NCCL on a shared GPU, cannot be captured.
+                for name in ("fused",) if self.shared_gpu else ("fused", "unfused"):
                     self._capture_named(tokens, name)
         return {"graph": self.on_gpu}
 

@@ -110,7 +110,7 @@ class FlashInferPcieIpcAllReduce(_Plain):
 
     in_place = False
 
-    def __init__(self, hidden: int, max_numel: int, device: torch.device) -> None:
+    def __init__(self, hidden: int, max_numel: int, device: torch.device, *, tune: bool) -> None:
         _needs_cuda(device)
         comm = _import("flashinfer.comm", "flashinfer-python 0.7.0 or newer")
         workspace = getattr(comm, "PcieIpcAllReduceWorkspace", None)
@@ -120,7 +120,8 @@ class FlashInferPcieIpcAllReduce(_Plain):
             raise UnsupportedError(f"it runs on 2, 4 or 8 ranks, not on {dist.get_world_size()}")
         self._workspace = workspace(group=dist.group.WORLD, max_numel=max_numel, dtype=torch.bfloat16)
         # Tactics measured here and now, as the engine does at start; without, a slower seed policy runs.
-        self._workspace.tune([hidden], dtype=torch.bfloat16, tune_group=dist.new_group(backend="gloo"))
+        if tune:
+            self._workspace.tune([hidden], dtype=torch.bfloat16, tune_group=dist.new_group(backend="gloo"))
         self._stream: torch.cuda.Stream | None = None
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -258,15 +259,20 @@ class MscclppAllReduce(_Plain):
             return self._communicator.all_reduce(tensor)
 
 
-def make_path(kind: str, hidden: int, max_tokens: int, device: torch.device) -> AllReduce:
-    """Given a path's name, the hidden size and the most tokens, return it; raises `UnsupportedError`."""
+def make_path(
+    kind: str, hidden: int, max_tokens: int, device: torch.device, *, tune: bool = True
+) -> AllReduce:
+    """Given a path's name, the hidden size and the most tokens, return it; raises `UnsupportedError`.
+
+    `tune` False leaves out measuring tactics, which ranks that take turns on one GPU would do for minutes.
+    """
     max_numel = max_tokens * hidden
     if kind == "process-group":
         return ProcessGroupAllReduce()
     if kind.startswith("symm-"):
         return SymmetricMemoryAllReduce(kind.removeprefix("symm-"), max_numel, device)
     if kind == "flashinfer-pcie-ipc":
-        return FlashInferPcieIpcAllReduce(hidden, max_numel, device)
+        return FlashInferPcieIpcAllReduce(hidden, max_numel, device, tune=tune)
     if kind == "flashinfer-fused":
         return FlashInferFusedAllReduce(hidden, max_tokens, device)
     if kind == "sglang-custom":

@@ -43,7 +43,10 @@ class Session:
         self.fault = Fault.from_job(job.get("fault"), self.rank)
         self.on_gpu = job["device"] == "cuda"
         self.landscape_seconds = 0.0 if self.on_gpu else stand_in_landscape_seconds(dict(os.environ))
-        self.device = torch.device("cuda", self.rank) if self.on_gpu else torch.device("cpu")
+        # Ranks that share one GPU check results only: their kernels take turns, so times mean nothing.
+        self.shared_gpu = bool(job.get("shared_gpu"))
+        index = 0 if self.shared_gpu else self.rank
+        self.device = torch.device("cuda", index) if self.on_gpu else torch.device("cpu")
         self.skew = random.Random(1000 + self.rank)  # noqa: S311
         self.serial = 0
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -64,7 +67,7 @@ class Session:
         }
         if self.on_gpu:
             found = torch.cuda.device_count()
-            if self.rank >= found:
+            if (self.device.index or 0) >= found:
                 raise RuntimeError(f"rank {self.rank} has no GPU: torch sees {found}")
             torch.cuda.set_device(self.device)
             torch.zeros(1, device=self.device)
@@ -81,7 +84,9 @@ class Session:
     def join(self) -> dict[str, Any]:
         """Make the process group and the candidate's implementation, then reduce once."""
         started = time.perf_counter()
-        backend = "cpu:gloo,cuda:nccl" if self.on_gpu else "gloo"
+        # NCCL refuses two ranks on one GPU.
+        backend = "cpu:gloo,cuda:nccl" if self.on_gpu and not self.shared_gpu else "gloo"
+        self.channel.at("making the process group")
         self._fault_before("join")
         dist.init_process_group(
             backend,
@@ -90,7 +95,10 @@ class Session:
             world_size=self.world_size,
             timeout=datetime.timedelta(seconds=float(self.job["collective_limit_seconds"])),
         )
-        self.path = make_path(self.job["path"], self.hidden, max(self.tokens), self.device)
+        self.channel.at(f"setting up {self.job['path']}")
+        self.path = make_path(
+            self.job["path"], self.hidden, max(self.tokens), self.device, tune=not self.shared_gpu
+        )
         self.channel.at("the first all-reduce")
         tensor = self.path.inputs(self.hidden, self.device).fill_(1).view(1, self.hidden)
         self._reduce(tensor, "join")
