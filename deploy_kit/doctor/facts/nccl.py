@@ -60,7 +60,7 @@ _VIA = re.compile(
     r"Channel (\d+)(?:/\d+)? ?: ?(\d+)\[\w+\] ?-> ?(\d+)\[\w+\]"
     r" (?:\[(?:send|receive)\] )?via (\S+(?: pointer)?)"
 )
-_PATTERN = re.compile(r"Pattern (\d+), crossNic \d+, nChannels (\d+), bw ([\d.]+)/([\d.]+)")
+_PATTERN = re.compile(r"Pattern (\d+), crossNic \d+, nChannels (\d+), bw (\d{1,9}(?:\.\d{1,9})?)/([\d.]+)")
 _STALL = re.compile(
     r"\(?no (?:further|more) (?:line|output|log)s?\b.*|\bhangs?\b.*|\bhung\b.*|never returns?.*|\bstuck\b.*"
     r"|timed? ?out.*(?:all_?reduce|collective|s\b)|Watchdog caught collective operation timeout.*",

@@ -11,9 +11,9 @@ _DEVICE = re.compile(
     r"^(?P<slot>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s+"
     r"(?P<kind>[A-Z0-9][^:\[]*?)(?: \[[0-9a-f]{4}\])?:\s+(?P<name>.*)$"
 )
-_CAP = re.compile(r"LnkCap:.*?Speed ([\d.]+)GT/s.*?Width x(\d+)(?:, ASPM ([^,]+))?")
+_CAP = re.compile(r"LnkCap:.*?Speed (\d{1,3}(?:\.\d{1,3})?)GT/s.*?Width x(\d+)(?:, ASPM ([^,]+))?")
 _STA = re.compile(
-    r"LnkSta:\s*Speed (?:([\d.]+)GT/s|unknown)\s*(?:\((\w+)\))?,\s*Width x(\d+)\s*(?:\((\w+)\))?"
+    r"LnkSta:\s*Speed (?:(\d{1,3}(?:\.\d{1,3})?)GT/s|unknown)\s*(?:\((\w+)\))?,\s*Width x(\d+)\s*(?:\((\w+)\))?"
 )
 _CTL = re.compile(r"LnkCtl:\s*ASPM ([^;]+);")
 _ACS = re.compile(r"ACSCtl:\s*((?:\w+[+-]\s*)+)")

@@ -89,3 +89,17 @@ def test_only_unknown_word_is_not_passed() -> None:
     report = examine(split_blocks(TEXTS[0]), only=["p2p"])
     assert report.verdict == "unknown"
     assert report.findings[0].id == "p2p.not-checked"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 15.00.000/15.0, type SYS/PIX",
+        "01:00.0 3D controller: NVIDIA Corporation x\n\t\tLnkSta:\tSpeed 3.2.5GT/s, Width x16\n",
+        "node 0 size: " + "9" * 5000 + " MB",
+        "GPU" + "9" * 5000 + "\tX\tPIX",
+        "NVRM: Xid (PCI:0000:01:00): " + "7" * 5000,
+    ],
+)
+def test_numbers_that_are_none(text: str) -> None:
+    _sound(examine(split_blocks(text)))
