@@ -174,6 +174,9 @@ def _speculation(
         if length != 0.0:
             reason = f"accept length {length:g} is below 1, which cannot be"
             shortfalls.append((reason, None))
+        elif engine.engine_type == "prefill":
+            reason = "0: a prefill server verifies nothing; ask the decode server"
+            facts["spec"] = "absent"
         elif values.get("spec_steps") == 0 or values.get("draft_tokens") == 0:
             reason = "0: the server does not speculate"
             facts["spec"] = "absent"
@@ -198,7 +201,7 @@ def _speculation(
     else:
         facts.setdefault("spec", "present")
     if values.get("running") == 0 and length is not None and length >= 1.0:
-        notes.append("no request runs: accept length and throughput are of the last interval, not of now")
+        notes.append("no request runs: the accept length is of the last interval, not of now")
 
 
 def _rate(engine: Engine, reading: Reading, facts: dict[str, Any], notes: list[str]) -> None:
@@ -281,6 +284,8 @@ def _load(
                 "use a newer SGLang for load and speculation",
             )
         )
+    if engine.values.get("running") == 0 and engine.values.get("gen_tok_s"):
+        notes.append("no request runs: the throughput is of the last interval, not of now")
     without = sum(n for mode, n in engine.graph_passes.items() if mode in ("decode_none", "none"))
     within = sum(n for mode, n in engine.graph_passes.items() if mode not in ("decode_none", "none")
                  and not mode.startswith("prefill"))  # fmt: skip
@@ -362,6 +367,13 @@ def _why_nothing(reading: Reading) -> tuple[str, str | None]:
         return "there is no /metrics here (404)", "start the engine with --enable-metrics"
     if any(prefix in reading.other_prefixes for prefix in ROUTER_PREFIXES):
         return "a router's metrics: they say nothing about the engine", "scrape the engine itself"
+    if lowered.startswith("curl:") or "connection refused" in lowered[:200]:
+        return "no connection: nothing listens there, or it is still starting", "deploy-kit status"
+    if "internal server error" in lowered[:200]:
+        return (
+            "the server failed to write its metrics (500)",
+            "see the engine's log; a full or cleared PROMETHEUS_MULTIPROC_DIR does this",
+        )
     if scrape.samples:
         whose = ", ".join(reading.other_prefixes[:6]) or "only deploy_kit_"
         return (

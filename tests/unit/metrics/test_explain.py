@@ -30,6 +30,9 @@ SCRAPES = Path(__file__).parent / "scrapes"
         ('vllm:num_requests_running{model_name="m"} 3\nvllm:prompt_tokens_total 4\n', "vllm:"),
         ("# HELP sglang:gen_throughput x\n# TYPE sglang:gen_throughput gauge\n", "only headings"),
         ("\x00\x01\x02\n", "no line can be read"),
+        ("curl: (7) Failed to connect to localhost port 30000\n", "no connection"),
+        ("Internal Server Error", "500"),
+        ("404 page not found\n", "404"),
     ],
 )
 def test_no_data_says_what_it_is_instead(text: str, words: str) -> None:
@@ -171,3 +174,24 @@ def test_old_names() -> None:
     )
     assert reading.engines[0].values["running"] == 2
     assert reading.engines[0].values["gen_tok_s"] == 3.5
+
+
+def test_prefill_server_is_not_blamed_for_verifying_nothing() -> None:
+    labels = LABELS.replace("unified", "prefill")
+    text = f"sglang:num_running_reqs{{{labels}}} 1.0\nsglang:spec_accept_length{{{labels}}} 0.0\n"
+    answer = explain(text)
+    assert answer.verdict == "ok"
+    assert "decode server" in answer.absent["accept_length"]
+
+
+def test_throughput_of_an_idle_engine_is_said_to_be_old() -> None:
+    answer = explain(LOAD.replace("3.0", "0.0"))
+    assert any("last interval" in note for note in answer.notes)
+
+
+def test_forward_seconds_of_two_ranks_are_one() -> None:
+    lines = "".join(
+        f'sglang:forward_execution_seconds_total{{category="target_verify",tp_rank="{rank}"}} {value}\n'
+        for rank, value in enumerate((10.0, 10.5))
+    )
+    assert explain(lines).facts["forward_seconds_total"] == {"target_verify": 10}
