@@ -300,7 +300,7 @@ def _dtype_finding(cause: str, wanted: Any) -> Finding:
         "reject" if wanted else "warn",
         cause + ", and the target's hidden states are not converted for it",
         kind=WILL_NOT_LOAD,
-        error="RuntimeError: mat1 and mat2 must have the same dtype (first forward)",
+        error="RuntimeError: … must have the same dtype … (first forward, before the server is ready)",
         remedy=f"set torch_dtype to the target's ({wanted or 'bfloat16'}), or give --dtype",
         flags=("--dtype",),
     )

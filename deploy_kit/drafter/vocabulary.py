@@ -430,6 +430,8 @@ def _absolute() -> Finding:
         "token becomes another "
         "one",
         kind=WILL_NOT_ACCEPT,
+        error="index out of range in the embedding (a device-side assert on a GPU) where id + position "
+        "passes the vocabulary",
         remedy="subtract the position from each entry: d2t[i] = target id - i",
     )
 

@@ -321,7 +321,9 @@ def as_float32(values: NDArray[Any], dtype: str) -> NDArray[np.float32]:
     import numpy as np
 
     if dtype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        bits = values.astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32)
     return values.astype(np.float32)
 
 
