@@ -54,11 +54,16 @@ class NumaFacts:
         )
 
 
+_MOST_CPUS = 65_536
+
+
 def expand_cpus(text: str) -> list[int]:
     """Given a CPU list such as "0-3,8", return the numbers: [0, 1, 2, 3, 8]; parts that are none are left
     out."""
     cpus: list[int] = []
     for part in text.split(","):
+        if len(cpus) > _MOST_CPUS:
+            break  # no machine: a mangled list must not fill the memory
         found = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)
         if found:
             first, last = int(found[1]), int(found[2] or found[1])

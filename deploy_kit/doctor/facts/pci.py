@@ -13,7 +13,8 @@ _DEVICE = re.compile(
 )
 _CAP = re.compile(r"LnkCap:.*?Speed (\d{1,3}(?:\.\d{1,3})?)GT/s.*?Width x(\d+)(?:, ASPM ([^,]+))?")
 _STA = re.compile(
-    r"LnkSta:\s*Speed (?:(\d{1,3}(?:\.\d{1,3})?)GT/s|unknown)\s*(?:\((\w+)\))?,\s*Width x(\d+)\s*(?:\((\w+)\))?"
+    r"LnkSta:\s*Speed (?:(\d{1,3}(?:\.\d{1,3})?)GT/s|unknown)"
+    r"\s*(?:\((\w+)\))?,\s*Width x(\d+)\s*(?:\((\w+)\))?"
 )
 _CTL = re.compile(r"LnkCtl:\s*ASPM ([^;]+);")
 _ACS = re.compile(r"ACSCtl:\s*((?:\w+[+-]\s*)+)")
