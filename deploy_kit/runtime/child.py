@@ -46,7 +46,7 @@ class Engine:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             bufsize=0,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  (it only calls prctl)
         )
         if self._process.stdout is None:  # cannot be: stdout=PIPE
             raise RuntimeError("the engine has no output pipe")

@@ -14,7 +14,7 @@ from typing import Any
 from deploy_kit.files import write_atomically
 from deploy_kit.plan.model import Plan
 from deploy_kit.runtime.process_facts import count_memory_kills
-from deploy_kit.startup.watcher import Explanation
+from deploy_kit.startup.run import Explanation
 
 FILE_NAME = "post-mortem.json"
 HIDDEN = "[secret]"

@@ -66,7 +66,7 @@ def _read_bytes(folder: Path) -> int:
 def count_memory_kills(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int | None:
-    """Return how many processes the kernel has killed for memory in our cgroup; None when that is not told."""
+    """Return how many processes the kernel killed for memory in our cgroup; None when that is not told."""
     folders = [root]
     try:
         for line in own.read_text().splitlines():

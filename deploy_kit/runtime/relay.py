@@ -127,7 +127,8 @@ class Relay:
             data, dropped = taken
             if dropped:
                 self.bytes_dropped += dropped
-                data += f"\ndeploy-kit: {dropped} bytes of log left out: whoever reads this is too slow\n".encode()
+                remark = f"\ndeploy-kit: {dropped} bytes of log left out: its reader is too slow\n"
+                data += remark.encode()
             # A reader of our output that went away must not end the engine.
             with suppress(OSError, ValueError):
                 _write_all(self._output, data)

@@ -24,8 +24,9 @@ from deploy_kit.runtime.postmortem import write_post_mortem
 from deploy_kit.runtime.process_facts import GroupFacts, count_memory_kills, look_at_group
 from deploy_kit.runtime.readiness import Readiness
 from deploy_kit.runtime.state import EngineState, write_state
+from deploy_kit.startup.run import Explanation
 from deploy_kit.startup.status import PHASES, StartupStatus, StatusBoard
-from deploy_kit.startup.watcher import Explanation, StartupWatcher
+from deploy_kit.startup.watcher import StartupWatcher
 
 TICK_SECONDS = 0.2
 LOOK_INTERVAL_SECONDS = 0.5
@@ -34,14 +35,14 @@ MEASURE_INTERVAL_SECONDS = 2.0
 STATE_INTERVAL_SECONDS = 5.0
 SAY_INTERVAL_SECONDS = 30.0
 DRAIN_SECONDS = 60.0
-# The engine says that one of its processes died, and its launcher lives on: it has this long to end by itself.
+# One of the engine's processes died, and its launcher lives on: it has this long to end by itself.
 LAST_WORDS_SECONDS = 20.0
 _ORDER = {phase: index for index, phase in enumerate(PHASES)}
 
 
 class Supervisor:
-    """Runs the loop of one engine. `start` makes the engine with the given observer; `look` asks for readiness;
-    `healthy` asks the health endpoint (None: no answer in time)."""
+    """Runs the loop of one engine. `start` makes the engine with the given observer; `look` asks for
+    readiness; `healthy` asks the health endpoint (None: no answer in time)."""
 
     def __init__(
         self,

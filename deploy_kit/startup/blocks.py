@@ -58,8 +58,8 @@ class Raised:
 
 @dataclass
 class Failure:
-    """One traceback, complete or not. `fatal`: True when its header says that a process ends by it, False when
-    it says that it was handled, None when nothing says either."""
+    """One traceback, complete or not. `fatal`: True when its header says that a process ends by it, False
+    when it says that it was handled, None when nothing says either."""
 
     header: str
     rank: int | None
@@ -213,7 +213,8 @@ class BlockReader:
 
 # Lines without a time stamp that other programs write, and that end an exception's text.
 _UNRELATED = re.compile(
-    r"(?:Exception ignored in|--- Logging error|Task exception was|Exception in callback|\[Gloo\]|NCCL |\S+:\d+:\d+ \[\d+\] NCCL |setting membind|Killed$|terminate called|Fatal Python error"
+    r"(?:Exception ignored in|--- Logging error|Task exception was|Exception in callback|\[Gloo\]|NCCL "
+    r"|\S+:\d+:\d+ \[\d+\] NCCL |setting membind|Killed$|terminate called|Fatal Python error"
     r"|Rank \d+ scheduler died|RuntimeError: Rank \d+ scheduler died|usage: |\[[WEI]\d{3,4} |---|# cmd"
     r"|[\w.-]+ exited with code|\[\s*\d+\.\d+\] |\*\*\* |/\S+\.py:\d+: \w*Warning)"
 )

@@ -40,6 +40,11 @@ CAUSES = _table(
         ExitCode.ENGINE_OOM,
     ),
     Cause(
+        "gpu-occupied",
+        "another process holds memory on some of the GPUs: nvidia-smi names it; end it, then start again",
+        ExitCode.ENGINE_OOM,
+    ),
+    Cause(
         "no-kv-room",
         "raise --mem-fraction-static, or smaller weights, or more ranks; a shorter context does not make room",
         ExitCode.ENGINE_OOM,
@@ -441,6 +446,8 @@ def _missing(place: Place, match: re.Match[str]) -> str:
     draft = (place.draft_path or "").rstrip("/")
     if draft and path and (path.startswith(draft) or draft.endswith(path)):
         return "drafter-missing"
+    if path.endswith((".safetensors", ".bin")):
+        return "weights-incomplete"
     return "drafter-missing" if _is_draft(place, match) else "weights-missing"
 
 
@@ -454,7 +461,7 @@ def _hub_or_path(place: Place, match: re.Match[str]) -> str:
 
 
 def _no_space(place: Place, match: re.Match[str]) -> str:
-    shared = re.search(r"/dev/shm|shm_open|shared memory", match.string)  # noqa: S108
+    shared = re.search(r"/dev/shm|shm_open|posix_fallocate|shared memory", match.string)  # noqa: S108
     return "shm-too-small" if shared and not place.ready else "disk-full"
 
 
@@ -529,7 +536,7 @@ _RULES: tuple[_Rule, ...] = (
         "kernel-arch",
         r"(?:(?:is |are )?only (?:supported|available|works?|implemented) (?:on|for|with) (?:\w+ ){0,3}"
         r"(?:hopper|blackwell|sm_?\d+|sm\d|b200|h100|h200|compute|cuda compute|gpus? with)"
-        r"|requires? (?:\w+ ){0,4}(?:sm_?\d+|compute capability|hopper|blackwell)"
+        r"|requires? (?:\w+ ){0,4}(?:sm ?[<>=]|sm_?\d+|compute capability|hopper|blackwell)"
         r"|(?:sm_?\d+|compute capability \S+|architecture|device capability \S+|gpu arch\w*) (?:\w+ ){0,3}(?:is |are )?not (?:yet )?supported"
         r"|unsupported (?:\w+ ){0,2}(?:compute capability|gpu|arch\w*|sm\b|device capability)"
         r"|not supported (?:on|for|by) (?:\w+ ){0,4}(?:sm_?\d+|compute capability|this gpu|this device|gpu arch\w*|architecture|blackwell)"
@@ -603,8 +610,13 @@ _RULES: tuple[_Rule, ...] = (
         r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
         r"|Cuda failure (?:\d+ )?'out of memory'|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED"
         r"|CUDNN_STATUS_ALLOC_FAILED|CUDA driver error: out of memory|cuMemCreate.{0,60}out of memory"
-        r"|Failed to allocate .{0,60}(?:GPU|device|CUDA) memory",
+        r"|Failed to allocate .{0,60}(?:GPU|device|CUDA) memory|(?:Prefill|Decode) out of memory",
         "CUDA out of memory {where}",
+    ),
+    _rule(
+        "gpu-occupied",
+        r"memory capacity is unbalanced",
+        "the GPUs' free memory is unbalanced: another process holds memory on some of them",
     ),
     _rule(
         "no-kv-room",
@@ -928,7 +940,12 @@ def _facts(match: re.Match[str], text: str) -> dict[str, int | float | str | boo
     }
     oom = _OOM.search(text)
     if oom is not None:
-        facts |= {"gpu": int(oom["gpu"]), "tried": oom["tried"], "total": oom["total"], "free": oom["free"]}
+        facts |= {
+            "gpu": int(oom["gpu"]),
+            "tried": oom["tried"],
+            "gpu_total": oom["total"],
+            "gpu_free": oom["free"],
+        }
     port = re.search(r"port: (\d+)", text)
     if port is not None:
         facts["port"] = int(port.group(1))

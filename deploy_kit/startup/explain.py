@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import IO
 
-from deploy_kit.startup.watcher import Explanation, StartupWatcher
+from deploy_kit.startup.run import Explanation
+from deploy_kit.startup.watcher import StartupWatcher
 
 CHUNK_BYTES = 1 << 18
 

@@ -1,4 +1,4 @@
-"""A log as it arrives: bytes cut anywhere, carriage returns, endless lines, prefixes of Docker and of ranks."""
+"""A log as it arrives: bytes cut anywhere, carriage returns, endless lines, prefixes of Docker and ranks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _shorten(line: bytes) -> bytes:
 class Line:
     """One line without its prefixes.
 
-    `rank` is the tensor-parallel rank of the tag (None when it has none), `tag` the whole tag ("DP0 TP3 EP3"),
+    `rank` is the tensor-parallel rank of the tag (None when it has none), `tag` the whole ("DP0 TP3 EP3"),
     `stamp` the text of the engine's own time stamp, `stream` whatever came before it (the Compose service,
     `[rank3]`), so that blocks of different streams are not mixed. `indented` says that the text began with
     white space, as the inner lines of a traceback do.
@@ -88,11 +88,12 @@ class Line:
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
-# "sglang-1  | ", "2025-02-27T16:30:43.486Z ", "(SGLangEngine pid=3111) ", "Mar 02 10:15:01 host name[12]: ",
-# "2026-03-02T10:15:01+00:00 stdout F " (Kubernetes)
+# What carried the log writes before each line: Compose (the service and a bar), Docker and Kubernetes (a time
+# stamp, the stream), Ray (the actor in parentheses), journald (date, host, unit).
 _CARRIER = re.compile(
     r"(?P<service>[\w.-]+[ \t]*\|[ \t]?)"
-    r"|(?P<time>\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\]?[ \t](?:std(?:out|err)[ \t][FP][ \t])?)"
+    r"|(?P<time>\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\]?[ \t]"
+    r"(?:std(?:out|err)[ \t][FP][ \t])?)"
     r"|(?P<actor>\([\w:.-]+ pid=\d+(?:, ip=[\d.]+)?\)[ \t]?)"
     r"|(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w.@/-]+(?:\[\d+\])?:[ \t]?)"
 )

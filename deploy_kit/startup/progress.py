@@ -6,10 +6,10 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# "Loading safetensors checkpoint shards:  71% Completed | 46/64 [09:10<03:35, 11.97s/it]"
-# "Capturing batches (bs=1 avail_mem=9.87 GB): 100%|██████████| 6/6 [00:09<00:00,  1.55s/it]"
+# tqdm's own form (a bar between two upright strokes) and the loaders' form (the word Completed).
 _BAR = re.compile(
-    r"\s*(?P<what>[^|\[\]]{0,160}?):?\s*(?P<percent>\d{1,3})%(?: Completed \||\|[^|]{0,200}\|)\s*(?P<done>\d+)/(?P<total>\d+)"
+    r"\s*(?P<what>[^|\[\]]{0,160}?):?\s*(?P<percent>\d{1,3})%(?: Completed \||\|[^|]{0,200}\|)"
+    r"\s*(?P<done>\d+)/(?P<total>\d+)"
     r"\s*\[(?P<elapsed>[\d:]+)<(?P<left>[\d:?]+),\s*(?P<rate>[^\]]*)\]"
 )
 _RATE = re.compile(r"([\d.]+)\s*(s/it|it/s)")
@@ -18,7 +18,7 @@ _CAPTURED_SIZE = re.compile(r"\((?:bs|num_tokens)=(\d+)")
 
 @dataclass(frozen=True)
 class Progress:
-    """One reading of a bar. `kind`: weights, capture, compile or other; seconds per item, None when unknown."""
+    """One reading of a bar. `kind`: weights, capture, compile, other; seconds per item, None if unknown."""
 
     kind: str
     what: str

@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING
 
 from deploy_kit.files import file_error
 from deploy_kit.startup.explain import CHUNK_BYTES, explain_stream
+from deploy_kit.startup.run import Explanation
 from deploy_kit.startup.status import PHASES
-from deploy_kit.startup.watcher import Explanation, StartupWatcher
+from deploy_kit.startup.watcher import StartupWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The startup watcher: a state machine fed by log bytes and by what is known of the process and its endpoints.
+"""The startup watcher: a state machine fed by log bytes, and by what is known of process and endpoints.
 
 Death is decided by, in order: the process (it ended), the engine's own words for the end of one of its
 processes (whole lines at their beginning, or a traceback with such a header), never by a word in a line.
@@ -10,155 +10,23 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from deploy_kit.exit_codes import ExitCode
 from deploy_kit.startup.blocks import BEGIN, BlockReader, Failure, Raised
-from deploy_kit.startup.causes import CAUSES, Finding, Place, classify, without_advice
+from deploy_kit.startup.causes import Finding, Place, classify
 from deploy_kit.startup.lines import Line, LineSplitter, parse_line, seconds_between
 from deploy_kit.startup.progress import Progress, read_bar
+from deploy_kit.startup.run import RING_CHARACTERS, Death, Explanation, Fact, Run
 from deploy_kit.startup.status import PHASES
-
-Fact = int | float | str | bool | None
+from deploy_kit.startup.verdict import Verdict
 
 MAX_FAILURES = 24
 MAX_RANKS = 72
 RING_LINES = 40
-RING_CHARACTERS = 400
-NCCL_WARNINGS = 12
-# Seconds without a sign of life after which a phase counts as hung.
-HUNG_AFTER_SECONDS = {
-    "starting": 300.0,
-    "loading": 900.0,
-    "allocating": 300.0,
-    "capturing": 900.0,
-    "warming": 600.0,
-}
-HUNG_AFTER_NCCL_SECONDS = 180.0
-HUNG_AFTER_COMPILE_SECONDS = 1800.0
 _ORDER = {phase: index for index, phase in enumerate(PHASES)}
-_VERDICTS = {
-    "starting": "starting",
-    "loading": "loading",
-    "allocating": "loading",
-    "capturing": "capturing",
-    "warming": "starting",
-    "ready": "ready",
-    "serving": "ready",
-    "draining": "degraded",
-    "exited": "degraded",
-}
-_CASE_PHASES = {
-    "starting": "init",
-    "loading": "load",
-    "allocating": "kv",
-    "capturing": "capture",
-    "warming": "warmup",
-    "ready": "serve",
-    "serving": "serve",
-    "draining": "shutdown",
-    "exited": "shutdown",
-}
 
-
-@dataclass(frozen=True)
-class Explanation:
-    """The watcher's answer. `verdict`: starting, loading, capturing, ready, degraded, hung or crashed."""
-
-    verdict: str
-    phase: str
-    cause: str
-    cause_id: str | None
-    remedy: str | None
-    evidence: tuple[str, ...]
-    progress: dict[str, Any] | None
-    facts: dict[str, Any]
-    remarks: tuple[str, ...]
-    exit_code: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the answer for `--json`."""
-        return {
-            "verdict": self.verdict,
-            "phase": self.phase,
-            "cause": self.cause,
-            "cause_id": self.cause_id,
-            "remedy": self.remedy,
-            "evidence": list(self.evidence),
-            "progress": self.progress,
-            "facts": self.facts,
-            "remarks": list(self.remarks),
-            "exit_code": self.exit_code,
-        }
-
-
-@dataclass
-class _Death:
-    """A line by which the engine says that one of its processes ended."""
-
-    kind: str
-    text: str
-    order: int
-    exit_code: int | None = None
-    rank: int | None = None
-
-
-@dataclass
-class _Run:
-    """What is known of one start (a log may hold several, one after another)."""
-
-    args: dict[str, Fact] = field(default_factory=dict)
-    stages: dict[int | None, tuple[int, int]] = field(default_factory=dict)
-    ranks: set[int] = field(default_factory=set)
-    progress: Progress | None = None
-    failures: list[Failure] = field(default_factory=list)
-    failures_left_out: int = 0
-    deaths: list[_Death] = field(default_factory=list)
-    hints: dict[str, tuple[int, Finding, str]] = field(default_factory=dict)
-    facts: dict[str, Fact] = field(default_factory=dict)
-    remarks: dict[str, str] = field(default_factory=dict)
-    load_seconds: dict[int | None, float] = field(default_factory=dict)
-    capture_seconds: dict[int | None, float] = field(default_factory=dict)
-    init_begun: bool = False
-    init_ended: bool = False
-    nccl_seen: bool = False
-    compiling: bool = False
-    ready: bool = False
-    serving: bool = False
-    draining: bool = False
-    finished: bool = False
-    unhealthy: str | None = None
-    soft_watchdog: str | None = None
-    watchdog: _Death | None = None
-    http_errors: int = 0
-    accept_lines: int = 0
-    accept_useless: int = 0
-    ended_code: int | None = None
-    oom_killed: bool = False
-    life_order: int = 0
-    last_stamp: str | None = None
-    last_text: str = ""
-    warnings: deque[str] = field(default_factory=lambda: deque(maxlen=NCCL_WARNINGS))
-
-    @property
-    def stage(self) -> tuple[int, int]:
-        """The furthest rank's (number of weight loads begun, phase)."""
-        return max(self.stages.values(), default=(0, 0))
-
-    @property
-    def phase(self) -> str:
-        if self.finished or (self.ended_code is not None and not self.deaths):
-            return "exited"
-        if self.draining:
-            return "draining"
-        if self.ready:
-            return "serving" if self.serving else "ready"
-        return PHASES[self.stage[1]]
-
-
-_ARGS = ("model_path", "served_model_name", "speculative_draft_model_path", "speculative_algorithm", "host", "port",
-         "tp_size", "watchdog_timeout", "log_level", "quantization", "nccl_port", "dist_init_addr", "device")  # fmt: skip
+_ARGS = ("model_path", "served_model_name", "speculative_draft_model_path", "speculative_algorithm", "host",
+         "port", "tp_size", "watchdog_timeout", "log_level", "quantization")  # fmt: skip
 _ARG = {
     name: re.compile(rf"(?:[({{,]\s?)'?{name}'?(?:=|: )(?:'([^']*)'|\"([^\"]*)\"|([\w.+-]+))")
     for name in _ARGS
@@ -178,30 +46,32 @@ _SUBPROCESS = re.compile(r"Subprocess (\S+) \(pid=(\d+)\) crashed with exit code
 _CONTAINER_EXIT = re.compile(r"(?P<name>[\w.-]+) exited with code (?P<code>\d+)")
 _ARGPARSE = re.compile(r"(?:[\w./-]+(?: \w+)?): error: (?P<message>.+)")
 _BIND_FAILED = re.compile(
-    r"(?:ERROR:\s+)?\[Errno \d+\] error while attempting to bind on address \('(?P<host>[^']*)', (?P<port>\d+)"
+    r"(?:ERROR:\s+)?\[Errno \d+\] error while attempting to bind on address"
+    r" \('(?P<host>[^']*)', (?P<port>\d+)"
 )
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[\w:.]+)\): (?P<xid>\d+)(?:, (?P<rest>.*))?")
 _KERNEL_KILL = re.compile(
     r"(?P<memcg>Memory cgroup )?[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"
 )
+_SHUTDOWN = ("Shutting down", "Waiting for application shutdown", "Finished server process")
 _SILENCE = re.compile(r"--- seconds since last write: (?P<seconds>\d+)")
 _NUMA = re.compile(
-    r"setting membind: |set_mempolicy: |mbind: |numactl: |libnuma: |<[\d,-]+> is invalid|setting cpu affinity: "
-    r"|sched_setaffinity: |.*numactl could not apply"
+    r"setting membind: |set_mempolicy: |mbind: |numactl: |libnuma: |<[\d,-]+> is invalid|.*numactl: not found"
+    r"|setting cpu affinity: |sched_setaffinity: |.*numactl could not apply"
+)
+_LAUNCHER = re.compile(
+    r"\S*python[\d.]*: (?:No module named|can't open file|Error while finding)"
+    r"|(?:\S*/)?(?:ba|da)?sh: .*not found"
 )
 _ACCEPT = re.compile(r"accept len: ([\d.]+)")
-_RUNNING = re.compile(r"#running-req: (\d+)")
 _HTTP = re.compile(r'INFO:\s+\S+ - "(?P<method>\w+) (?P<path>\S+) HTTP/[\d.]+" (?P<status>\d{3})')
 _GRAPH = re.compile(r"Capture (?P<name>[\w -]*?) ?(?:CUDA|cuda|CPU) graph begin")
 _FATAL_PYTHON = re.compile(r"Fatal Python error: (?P<what>.+)")
 _FAULT_FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+ in (?P<function>\S+)')
 _ODD = re.compile(
-    r"Xid|[Kk]illed process|exited with code|: error: |atchdog timeout|error while attempting to bind|oom-kill"
+    r"Xid|[Kk]illed process|exited with code|: error: |atchdog timeout|attempting to bind|oom-kill"
+    r"|No module named|not found|Autotuning process|flashinfer\.jit: "
     r"|what\(\):|scheduler died during|batch_size\(\)="
-)
-_SIGNAL_NAMES = {-3: "SIGQUIT", -6: "SIGABRT", -7: "SIGBUS", -9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM"}
-_NOT_PERSONAL = re.compile(
-    r"(?i)bearer \S+|(?:api[_-]key|token|password)['\"]?\s*[=:]\s*['\"]?[^'\",\s)]{4,}|hf_[A-Za-z0-9]{8,}"
 )
 
 
@@ -211,7 +81,7 @@ class StartupWatcher:
     def __init__(self) -> None:
         self._splitter = LineSplitter()
         self._blocks = BlockReader()
-        self._run = _Run()
+        self._run = Run()
         self._order = 0
         self._attempts = 1
         self._previous: str | None = None
@@ -419,7 +289,7 @@ class StartupWatcher:
             answer = self.explain()
             self._previous = f"{answer.verdict}: {answer.cause}"[:300]
             self._attempts += 1
-            self._run = run = _Run()
+            self._run = run = Run()
             self._blocks = BlockReader()
             self._fault = self._abort = None
         for name, pattern in _ARG.items():
@@ -537,12 +407,10 @@ class StartupWatcher:
             match = _BIND.search(rest)
             if match is not None:
                 self._run.facts["bind"] = match.group(1)
-        elif rest.startswith(("Shutting down", "Waiting for application shutdown")):
+        elif rest.startswith(_SHUTDOWN) and (self._run.ready or self._run.draining):
+            # Uvicorn shuts down the same way after a failed bind: only a server that was up was asked to.
             self._run.draining = True
-        elif rest.startswith(("Finished server process", "Application shutdown complete")):
-            self._run.draining = True
-            if rest.startswith("Finished"):
-                self._run.finished = True
+            self._run.finished = self._run.finished or rest.startswith("Finished")
 
     def _http(self, line: Line, match: re.Match[str]) -> None:
         run = self._run
@@ -583,7 +451,7 @@ class StartupWatcher:
         if run.accept_lines and "cuda graph: False" in line.text:
             run.facts["cuda_graph"] = False
 
-    def _prefill(self, line: Line) -> None:
+    def _prefill(self, _line: Line) -> None:
         if self._run.ready:
             self._run.serving = True
             self._run.life_order = self._order
@@ -612,8 +480,8 @@ class StartupWatcher:
 
     # ---------------------------------------------------------------- ends
 
-    def _death(self, kind: str, line: Line, **more: Any) -> _Death:
-        death = _Death(kind, line.text[:RING_CHARACTERS], self._order, **more)
+    def _death(self, kind: str, line: Line, **more: Any) -> Death:
+        death = Death(kind, line.text[:RING_CHARACTERS], self._order, **more)
         if len(self._run.deaths) < MAX_FAILURES:
             self._run.deaths.append(death)
         return death
@@ -777,6 +645,21 @@ class StartupWatcher:
         if bind is not None and not line.headed:
             self._error(Line("ERROR: " + head[bind.start() :], stream=line.stream))
             return
+        if "Autotuning process" in head or "flashinfer.jit: " in head:
+            run.compiling = not run.ready and "process ends" not in head
+            return
+        launcher = _LAUNCHER.match(head)
+        if launcher is not None and not run.args and not run.stages:
+            if "numactl" in head:
+                self._numa(line)
+                return
+            self._failure_of_line(
+                line,
+                "launcher",
+                head[:300],
+                Finding("library-mismatch", f"the engine's program is not in this image: {head[:200]}"),
+            )
+            return
         died = _DIED.search(head)
         if died is not None and not line.headed:
             self._died(Line(head, stream=line.stream))
@@ -835,7 +718,7 @@ class StartupWatcher:
                 self._hint("nccl-timeout", finding, text)
                 if "nccl-timeout-rank" not in self._run.facts and line.rank is not None:
                     self._run.facts.setdefault("rank", line.rank)
-                self._run.watchdog = self._run.watchdog or _Death("nccl-watchdog", text[:400], self._order)
+                self._run.watchdog = self._run.watchdog or Death("nccl-watchdog", text[:400], self._order)
         if "taking the entire process down" in text or "terminated with exception" in text:
             self._death("nccl-abort", line, rank=line.rank)
             if "terminated with exception" in text:
@@ -941,7 +824,7 @@ class StartupWatcher:
     @property
     def phase(self) -> str:
         """The phase now; a crash found in the log is "exited"."""
-        return "exited" if self._dead() else self._run.phase
+        return "exited" if self._verdict().dead() else self._run.phase
 
     @property
     def running_phase(self) -> str:
@@ -963,545 +846,21 @@ class StartupWatcher:
         """Whether the engine's own last word about its health was bad."""
         return self._run.unhealthy is not None
 
-    def _dead(self) -> bool:
-        run = self._run
-        if run.ended_code is not None:
-            return True
-        if run.draining and not any(d.order for d in run.deaths):
-            return False
-        if run.deaths:
-            return True
-        return any(self._counts(failure) for failure in run.failures)
-
-    def _counts(self, failure: Failure) -> bool:
-        """Whether this failure is, by itself, the end of the engine."""
-        run = self._run
-        if failure.fatal is True:
-            return not (run.draining and not run.deaths)
-        if failure.fatal is False or failure.ready_before or run.ready or run.draining:
-            return False
-        raised = failure.raised
-        if raised is None:  # begun, not named yet: wait for it
-            return False
-        return not raised.type.endswith("Warning")
+    def hung_after_seconds(self) -> float:
+        """Return the seconds without a sign of life after which this phase counts as hung."""
+        return self._verdict().hung_after_seconds()
 
     def explain(self) -> Explanation:
         """Return the verdict for what has been seen so far."""
-        run = self._run
-        if run.draining and (run.ended_code is not None or run.finished) and not self._died_while_draining():
-            return self._stopped()
-        if self._dead() and not (run.ended_code == 0 and run.draining):
-            return self._crashed()
-        if run.draining:
-            return self._answer(
-                "degraded", "draining: it was asked to stop and finishes its requests", "stopped"
-            )
-        threshold = self.hung_after_seconds()
-        if self._silent_seconds is not None and not run.ready and self._silent_seconds >= threshold:
-            return self._hung(self._silent_seconds)
-        if run.ready:
-            return self._up()
-        return self._coming_up()
+        return self._verdict().explain()
 
-    def _died_while_draining(self) -> bool:
-        return any(d.kind in ("kernel-kill", "xid") for d in self._run.deaths)
-
-    def hung_after_seconds(self) -> float:
-        """Return the seconds without a sign of life after which this phase counts as hung."""
-        run = self._run
-        if run.compiling:
-            return HUNG_AFTER_COMPILE_SECONDS
-        phase = PHASES[run.stage[1]]
-        if phase == "starting" and run.init_begun and not run.init_ended:
-            return HUNG_AFTER_NCCL_SECONDS
-        seconds = HUNG_AFTER_SECONDS.get(phase, float("inf"))
-        if run.progress is not None and run.progress.seconds_per_item is not None:
-            seconds = max(seconds, 10 * run.progress.seconds_per_item)
-        return seconds
-
-    def _coming_up(self) -> Explanation:
-        run = self._run
-        phase = run.phase
-        bar = run.progress
-        if run.compiling:
-            text = "kernel compilation (JIT), which takes minutes the first time"
-            if bar is not None and bar.kind == "compile":
-                text += f": {bar.percent} % of this shape"
-        elif phase == "loading":
-            text = "loading weights" + (" of the drafter" if run.stage[0] >= 2 else "")
-            if bar is not None:
-                text += f": {bar.done} of {bar.total} shards"
-        elif phase == "allocating":
-            text = "weights are loaded; memory pools are being allocated"
-        elif phase == "capturing":
-            text = f"capturing CUDA graphs ({run.facts.get('capturing', 'decode')})"
-            if bar is not None:
-                text += f": {bar.done} of {bar.total}"
-        elif phase == "warming":
-            text = "the scheduler is up; HTTP and the warm-up request come next; not ready yet"
-        elif run.init_begun or run.nccl_seen or run.ranks:
-            text = "process groups being made"
-            if run.facts.get("custom_allreduce") is False:
-                text += "; SGLang fell back from custom all-reduce"
-        elif run.args:
-            text = "arguments parsed; nothing loaded yet"
-        else:
-            text = "nothing that names a phase has been printed yet"
-        remarks = []
-        if run.args.get("log_level") in ("error", "warning", "critical"):
-            remarks.append(
-                f"log_level={run.args['log_level']}: phase lines will not appear; rely on HTTP health and the process"
-            )
-        return self._answer(_VERDICTS[phase], text, None, remarks=remarks)
-
-    def _up(self) -> Explanation:
-        run = self._run
-        ngram = str(run.args.get("speculative_algorithm", "")).upper() == "NGRAM"
-        if run.unhealthy is not None:
-            return self._answer(
-                "degraded",
-                "the server is busy: its own health check got no answer in time (a long prefill does that);"
-                " the scheduler has not been seen to end",
-                "busy",
-                evidence=(run.unhealthy,),
-                remedy="wait for a decode line or a 200 from /health; when neither comes, look at the GPUs",
-            )
-        if run.soft_watchdog is not None:
-            return self._answer(
-                "degraded",
-                "a batch took longer than the soft watchdog's limit; nothing was ended",
-                "soft-watchdog",
-                evidence=(run.soft_watchdog,),
-                remedy="look at the batch in the dump; the hard watchdog ends the engine later",
-            )
-        if run.accept_lines and run.accept_useless == run.accept_lines and not ngram:
-            return self._answer(
-                "degraded",
-                f"serving, but the drafter is useless: accept length {run.facts.get('accept_len')} in every line (no"
-                " draft token is accepted)",
-                "drafter-useless",
-                remedy="deploy-kit drafter check FOLDER (a drafter without lm_head or for another target looks like"
-                " this); until then serve the baseline",
-            )
-        if run.facts.get("weights_not_initialized"):
-            return self._answer(
-                "degraded",
-                "serving, but some weights were not in the checkpoint and are random",
-                "weights-incomplete",
-                evidence=(run.remarks.get("uninitialized", ""),),
-                remedy=CAUSES["weights-mismatch"].remedy,
-            )
-        handled = sum(1 for failure in run.failures if failure.fatal is not True and failure.ready_before)
-        text = "the ready line appeared after HTTP bind and warm-up"
-        if handled:
-            text = (
-                f"{handled} request(s) failed with an exception that was handled"
-                + (f" ({run.http_errors} answered with 5xx)" if run.http_errors else "")
-                + "; the scheduler is alive"
-                + (" (decode line after it)" if run.serving else "")
-            )
-        return self._answer("ready", text, None)
-
-    def _hung(self, seconds: float) -> Explanation:
-        run = self._run
-        phase = run.phase
-        cause_id = "stalled"
-        if phase == "starting" and run.init_begun and not run.init_ended:
-            cause_id = "nccl-init-hang"
-            text = "NCCL communicator init: no 'Init torch distributed ends' from any rank"
-        elif phase == "starting" and run.init_begun:
-            text = "no rank has begun to load weights"
-        else:
-            text = {
-                "starting": "nothing was printed since the start",
-                "loading": "no shard has been loaded since",
-                "allocating": "memory pools are not ready",
-                "capturing": "graph capture does not advance: a collective inside it, or a compilation, hangs",
-                "warming": "the warm-up request does not come back",
-            }.get(phase, "nothing advances")
-        return self._answer(
-            "hung",
-            f"{text}; silent for {seconds:.0f} s",
-            cause_id,
-            evidence=(run.last_text,),
-            facts={"silent_s": int(seconds), "phase": _CASE_PHASES[phase]},
-            exit_code=ExitCode.ENGINE_HUNG,
+    def _verdict(self) -> Verdict:
+        return Verdict(
+            self._run,
+            silent_seconds=self._silent_seconds,
+            attempts=self._attempts,
+            previous=self._previous,
         )
-
-    def _stopped(self) -> Explanation:
-        return self._answer(
-            "degraded",
-            "stopped as asked (SIGTERM); it drained and exited: no crash",
-            "stopped",
-            phase="exited",
-        )
-
-    def _crashed(self) -> Explanation:
-        run = self._run
-        found = self._findings()
-        watchdog = run.watchdog
-        exit_codes = [d for d in run.deaths if d.exit_code is not None]
-        facts: dict[str, Any] = {}
-        if exit_codes:
-            facts["exit_code"] = exit_codes[0].exit_code
-            if exit_codes[0].rank is not None:
-                facts["rank"] = exit_codes[0].rank
-        elif run.ended_code is not None:
-            facts["exit_code"] = run.ended_code
-        best = min(found, key=lambda item: (item[0], item[1]), default=None)
-        if watchdog is not None and (best is None or best[0] >= 2 or best[1] > watchdog.order):
-            return self._watchdog_answer(watchdog, facts)
-        codes = {d.exit_code for d in exit_codes} | {run.ended_code}
-        if best is None or best[0] >= 2:
-            killed = self._killed_answer(codes, facts, best is not None and best[0] < 3)
-            if killed is not None:
-                return killed
-        if best is None:
-            last = run.deaths[0].text if run.deaths else run.last_text
-            evidence = [d.text for d in run.deaths[:2]] + [run.last_text]
-            text = "the engine ended without saying why"
-            if run.deaths and run.deaths[0].kind == "sigquit":
-                text = "a child process failed, and its own traceback is not in this log"
-            elif run.ended_code is not None:
-                text += f" (exit code {run.ended_code}), last phase {self._last_phase()}"
-            del last
-            return self._answer(
-                "crashed",
-                text,
-                "unknown",
-                evidence=tuple(dict.fromkeys(e for e in evidence if e)),
-                facts=facts,
-            )
-        _priority, _order, finding, failure, evidence_lines = best
-        text = finding.text
-        if failure is not None:
-            if failure.rank is not None:
-                facts["rank"] = failure.rank
-            facts["phase"] = self._failure_phase(finding.id, failure)
-            if failure.percent is not None and facts["phase"] == "load":
-                facts["percent"] = int(failure.percent)
-        facts.update(finding.facts)
-        who = []
-        if facts.get("gpu") is not None and finding.id.startswith("oom"):
-            who.append(f"GPU {facts['gpu']} first")
-        elif failure is not None and failure.rank is not None and finding.id != "load-barrier":
-            who.append(f"rank TP{failure.rank} first")
-        if who:
-            text += ", " + ", ".join(who)
-        follow = [d for d in exit_codes if d.exit_code == -3]
-        if follow:
-            text += "; exit -3 is the SIGQUIT that followed"
-        if run.facts.get("profiled_tokens") is not None and finding.id == "no-kv-room":
-            negative = int(run.facts["profiled_tokens"] or 0) < 0
-            text += f" (profiled tokens {'negative: ' if negative else ''}{run.facts['profiled_tokens']})"
-        return self._answer("crashed", text, finding.id, evidence=evidence_lines, facts=facts)
-
-    def _failure_phase(self, cause_id: str, failure: Failure) -> str:
-        if cause_id in ("oom-load", "load-barrier", "bus-error", "weights-incomplete"):
-            return "load"
-        if cause_id in ("oom-capture", "capture-failed"):
-            return "capture"
-        if cause_id in ("no-kv-room", "oom-kv"):
-            return "kv"
-        return _CASE_PHASES[failure.phase]
-
-    def _last_phase(self) -> str:
-        run = self._run
-        return "serving" if run.ready else PHASES[run.stage[1]]
-
-    def _watchdog_answer(self, watchdog: _Death, facts: dict[str, Any]) -> Explanation:
-        run = self._run
-        facts.pop("exit_code", None)
-        if watchdog.rank is not None:
-            facts.setdefault("rank", watchdog.rank)
-        hint = run.hints.get("nccl-timeout")
-        if hint is not None and watchdog.kind == "nccl-watchdog":
-            taken_down = any(
-                d.kind in ("nccl-abort", "sigquit", "subprocess", "scheduler") for d in run.deaths
-            ) or (run.ended_code is not None)
-            facts.update(hint[1].facts)
-            return self._answer(
-                "crashed" if taken_down else "hung",
-                hint[1].text,
-                "nccl-timeout",
-                evidence=(hint[2],),
-                facts=facts,
-            )
-        size = run.facts.get("batch_size")
-        seconds = run.facts.get("timeout_s")
-        batch = f"one decode batch of size {size}" if size is not None else "a batch"
-        return self._answer(
-            "hung",
-            f"{batch} made no progress for {seconds} s; killed by its own watchdog",
-            "watchdog",
-            evidence=(watchdog.text,),
-            facts=facts,
-            exit_code=ExitCode.ENGINE_HUNG,
-        )
-
-    def _killed_answer(self, codes: set[int | None], facts: dict[str, Any], weak: bool) -> Explanation | None:
-        run = self._run
-        hint = run.hints.get("kernel-kill")
-        evidence = tuple(d.text for d in run.deaths[:3])
-        if hint is not None:
-            return self._answer(
-                "crashed",
-                hint[1].text,
-                "killed-by-kernel",
-                evidence=(hint[2], *evidence),
-                facts=facts | hint[1].facts,
-            )
-        if run.oom_killed:
-            return self._answer(
-                "crashed",
-                "the kernel killed a process of the engine for memory (out-of-memory kill counted)",
-                "killed-by-kernel",
-                evidence=evidence or (run.last_text,),
-                facts=facts,
-            )
-        if -9 in codes or 137 in codes:
-            return self._answer(
-                "crashed",
-                f"a process of the engine was killed with SIGKILL in phase {self._last_phase()}: nearly always the"
-                " kernel's OOM killer (host memory or the container's limit); dmesg tells",
-                "killed",
-                evidence=evidence or (run.last_text,),
-                facts=facts,
-            )
-        if weak:
-            return None
-        for code, cause_id, words in (
-            (-11, "segfault", "a process of the engine ended by SIGSEGV (segmentation fault)"),
-            (-7, "bus-error", "a process of the engine ended by SIGBUS: a mapped file is truncated, its storage"
-             " failed, or /dev/shm is full"),
-            (-6, "unknown", "a process of the engine ended by SIGABRT (std::terminate or an assertion in C++)"),
-        ):  # fmt: skip
-            if code in codes or 128 - code in codes:
-                return self._answer(
-                    "crashed", words, cause_id, evidence=evidence or (run.last_text,), facts=facts
-                )
-        return None
-
-    def _findings(self) -> list[tuple[int, int, Finding, Failure | None, tuple[str, ...]]]:
-        """Every candidate as (priority, order, finding, failure, evidence): 0 a cause, 1 an unknown exception,
-        2 a symptom of something elsewhere, 3 a handled exception."""
-        run = self._run
-        found: list[tuple[int, int, Finding, Failure | None, tuple[str, ...]]] = []
-        definite = bool(run.deaths) or run.ended_code is not None
-        for failure in run.failures:
-            raised = failure.raised
-            if raised is None:
-                continue
-            if failure.header.startswith("\0"):
-                _order, finding, evidence = run.hints[failure.header[1:]]
-                found.append((0, failure.order, finding, failure, (evidence,)))
-                continue
-            handled = failure.fatal is False
-            if handled or (failure.fatal is None and failure.ready_before and not definite):
-                continue
-            named = self._name(failure)
-            if named is None:
-                continue
-            priority = 2 if (named.id in CAUSES and CAUSES[named.id].secondary) else 0
-            if named.id in ("unknown", "assertion"):
-                priority = 1
-            if failure.fatal is None and failure.ready_before:
-                priority += 2
-            found.append((priority, failure.order, named, failure, _evidence(failure)))
-        for key, (order, finding, text) in run.hints.items():
-            if key in ("numa", "native", "xid", "nccl-timeout") and not any(
-                item[0] < 2 and key == "numa" for item in found
-            ):
-                weight = 0
-                if finding.id == "cuda-fault" or key in ("native", "nccl-timeout"):
-                    weight = 2 if any(item[0] == 0 for item in found) else 0
-                found.append((weight, order, finding, None, (text,)))
-        if not any(item[0] < 2 for item in found):
-            for death in run.deaths:
-                if death.kind == "detokenizer":
-                    found.append(
-                        (
-                            2,
-                            death.order,
-                            Finding("detokenizer-died", "the detokenizer process ended"),
-                            None,
-                            (death.text,),
-                        )
-                    )
-        return found
-
-    def _name(self, failure: Failure) -> Finding | None:
-        run = self._run
-        place = Place(
-            frames=failure.frame_text,
-            phase=failure.phase,
-            drafting=failure.second_load,
-            ready=failure.ready_before,
-            speculative=bool(run.args.get("speculative_draft_model_path"))
-            or str(run.args.get("speculative_algorithm") or "None") not in ("None", "NGRAM"),
-            draft_path=str(run.args["speculative_draft_model_path"])
-            if run.args.get("speculative_draft_model_path")
-            else None,
-            rank=failure.rank,
-            percent=failure.percent,
-            header=failure.header,
-        )
-        last = failure.chain[-1]
-        if last.type == "FatalPythonError":
-            return self._fatal_finding(last.message, failure)
-        if last.type == "usage":
-            return classify(f"{last.message}", place) or Finding(
-                "flag", f"SGLang refused the command line: {last.message[:300]}"
-            )
-        if last.type in (
-            "KeyboardInterrupt",
-            "SystemExit",
-            "CancelledError",
-            "asyncio.exceptions.CancelledError",
-        ):
-            return None
-        if _DIED.search(last.text) or last.message.startswith("Initialization failed. Please see"):
-            return None
-        best: Finding | None = None
-        for raised in reversed(failure.chain):
-            finding = classify(raised.text, place)
-            if finding is not None and not CAUSES[finding.id].secondary:
-                best = finding
-                break
-            best = best or finding
-        if best is not None and best.id in ("nccl-system", "nccl-cuda", "nccl-internal", "nccl-usage"):
-            best = self._from_nccl_warnings(best, place)
-        if best is None and failure.header.startswith("Initialization failed. warmup"):
-            best = Finding(
-                "warmup-failed", f"the server's own warm-up failed: {last.text.splitlines()[0][:300]}"
-            )
-        if best is None:
-            first = last.text.splitlines()[0][:300]
-            rank = "" if failure.rank is None else f" in rank TP{failure.rank}"
-            when = {"starting": "init"}.get(failure.phase, failure.phase)
-            if last.type.endswith("AssertionError"):
-                return Finding("assertion", f"assertion failed{rank} during {when}: {first}")
-            return Finding("unknown", f"{first}{rank} during {when}")
-        return best
-
-    def _from_nccl_warnings(self, finding: Finding, place: Place) -> Finding:
-        for warning in self._run.warnings:
-            inner = classify(warning.partition("WARN")[2].strip() or warning, place)
-            if inner is not None and inner.id not in ("rank-lost", "nccl-internal"):
-                return Finding(
-                    inner.id, f"{finding.text}; NCCL's own warning before it: {inner.text}", inner.facts
-                )
-        return finding
-
-    def _fatal_finding(self, what: str, failure: Failure) -> Finding:
-        top = failure.frames[-1] if failure.frames else None
-        at = "" if top is None else f" in {top[1]} ({top[0].rpartition('/')[2]})"
-        loading = re.search(r"weight|load|safetensors", failure.frame_text) is not None
-        if what.startswith("Bus error"):
-            if loading:
-                failure.phase = "loading"
-            return Finding(
-                "bus-error",
-                f"SIGBUS{at} while reading mapped weights: a file is truncated, its storage failed under the mapping,"
-                " or /dev/shm is full",
-            )
-        if what.startswith("Segmentation"):
-            return Finding("segfault", f"SIGSEGV{at}: a native library crashed")
-        if what.startswith("Aborted"):
-            for raised in self._run.failures:
-                if raised is not failure and raised.raised is not None and raised.fatal:
-                    return Finding("rank-lost", f"aborted{at} after another error")
-            return Finding("unknown", f"aborted{at} (SIGABRT)")
-        return Finding("unknown", f"fatal interpreter error{at}: {what[:200]}")
-
-    def _answer(
-        self,
-        verdict: str,
-        cause: str,
-        cause_id: str | None,
-        *,
-        evidence: tuple[str, ...] = (),
-        remedy: str | None = None,
-        facts: dict[str, Any] | None = None,
-        remarks: list[str] | None = None,
-        phase: str | None = None,
-        exit_code: ExitCode | None = None,
-    ) -> Explanation:
-        run = self._run
-        known = CAUSES.get(cause_id or "")
-        if phase is None:
-            phase = "exited" if verdict == "crashed" else run.phase
-        all_facts = self._facts(phase)
-        if verdict == "hung" and self._dead():
-            phase = "exited"
-        all_facts.update(facts or {})
-        code = exit_code or (known.exit_code if known is not None else ExitCode.OK)
-        return Explanation(
-            verdict=verdict,
-            phase=phase,
-            cause=cause,
-            cause_id=cause_id,
-            remedy=remedy or (known.remedy if known is not None else None),
-            evidence=tuple(_clean(line) for line in evidence if line)
-            or ((_clean(run.last_text),) if run.last_text else ()),
-            progress=None if run.progress is None else run.progress.as_dict(),
-            facts={key: value for key, value in all_facts.items() if value is not None},
-            remarks=tuple([*(remarks or []), *run.remarks.values()]),
-            exit_code=int(code) if verdict in ("crashed", "hung") else 0,
-        )
-
-    def _facts(self, phase: str) -> dict[str, Any]:
-        run = self._run
-        facts: dict[str, Any] = {k: v for k, v in run.facts.items() if k not in ("target_loaded",)}
-        facts["tp_ranks"] = run.args.get("tp_size") or (len(run.ranks) or None)
-        for name in (
-            "port",
-            "host",
-            "watchdog_timeout",
-            "served_model_name",
-            "model_path",
-            "speculative_algorithm",
-        ):
-            if isinstance(run.args.get(name), (int, float)) or run.args.get(name) not in (None, "None"):
-                facts.setdefault(name, run.args.get(name))
-        if run.load_seconds:
-            facts["load_seconds"] = _seconds(run.load_seconds.get(0, max(run.load_seconds.values())))
-        if run.capture_seconds:
-            facts["capture_seconds"] = _seconds(max(run.capture_seconds.values()))
-        facts["phase"] = _CASE_PHASES[self._last_phase() if phase == "exited" and not run.finished else phase]
-        if run.progress is not None:
-            facts["percent"] = run.progress.percent
-            facts["done"], facts["total"] = run.progress.done, run.progress.total
-            if run.progress.remaining_seconds is not None:
-                facts["eta_s"] = run.progress.remaining_seconds
-        if self._attempts > 1:
-            facts["attempts"] = self._attempts
-            facts["previous_attempt"] = self._previous
-        if run.http_errors:
-            facts["http_5xx"] = run.http_errors
-        return facts
-
-
-def _evidence(failure: Failure) -> tuple[str, ...]:
-    raised = failure.raised
-    lines = []
-    if failure.header and not failure.header.startswith("\0"):
-        tag = "" if failure.rank is None else f"[TP{failure.rank}] "
-        lines.append(f"{tag}{failure.header}")
-    if failure.frames:
-        file, function = failure.frames[-1]
-        lines.append(f'File "{file}", in {function}')
-    if raised is not None:
-        lines.extend(without_advice(raised.text).splitlines()[:3])
-    return tuple(line[:RING_CHARACTERS] for line in lines)
-
-
-def _clean(line: str) -> str:
-    return _NOT_PERSONAL.sub("[secret]", line)
-
-
-def _seconds(value: float) -> float:
-    return round(value, 1) if value >= 10 else round(value, 2)
 
 
 def _value(text: str) -> Fact:

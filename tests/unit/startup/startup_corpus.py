@@ -1071,6 +1071,256 @@ FAULTS: tuple[Fault, ...] = (
     ),
 )
 
+FAULTS = (
+    *FAULTS,
+    _f(
+        "nccl-system-2",
+        "init",
+        "nccl-system",
+        *_scheduler(
+            *INIT,
+            raised="torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error, NCCL version 2.28.9\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        ),
+    ),
+    _f(
+        "occupied",
+        "init",
+        "gpu-occupied",
+        *_scheduler(
+            *INIT,
+            raised="ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load_memory=44.12, local_gpu_memory=93.81, local_gpu_memory * 0.9=84.43",
+        ),
+    ),
+    _f(
+        "occupied-2",
+        "init",
+        "gpu-occupied",
+        *_scheduler(
+            *INIT,
+            raised="RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes.",
+        ),
+    ),
+    _f(
+        "oom-serving-prefill",
+        "serving",
+        "oom-serving",
+        *_scheduler(
+            "managers/scheduler.py:event_loop_normal",
+            raised="RuntimeError: Prefill out of memory. Try to lower your batch size.\nTry to allocate 8192 tokens.",
+        ),
+        end=SIGQUIT_NEW,
+    ),
+    _f(
+        "host-memory-2",
+        "loading",
+        "host-memory",
+        *_scheduler(
+            *LOAD,
+            raised="RuntimeError: unable to mmap 9876543210 bytes from file </models/target/model-00001-of-00064.safetensors>: Cannot allocate memory (12)",
+        ),
+    ),
+    _f(
+        "kernel-kill-host",
+        "loading",
+        "killed-by-kernel",
+        "[  912.111] Out of memory: Killed process 771 (python3) total-vm:1kB, anon-rss:1kB",
+        end="",
+    ),
+    _f(
+        "jit-failed-2",
+        "capturing",
+        "jit-failed",
+        *_scheduler(
+            *CAPTURE,
+            raised="RuntimeError: Error building extension 'batch_mla': [1/3] nvcc ...\nsubcommand failed",
+        ),
+    ),
+    _f(
+        "disk-2",
+        "capturing",
+        "disk-full",
+        *_scheduler(*CAPTURE, raised="OSError: [Errno 28] No space left on device"),
+    ),
+    _f(
+        "permission-2",
+        "init",
+        "permission",
+        *_scheduler(
+            *INIT, raised="PermissionError: [Errno 13] Permission denied: '/tmp/torchinductor_root/cache'"
+        ),
+    ),
+    _f(
+        "memlock-2",
+        "init",
+        "memlock",
+        *_scheduler(*INIT, raised="RuntimeError: ibv_reg_mr failed: Cannot allocate memory"),
+    ),
+    _f(
+        "threads",
+        "loading",
+        "process-limits",
+        *_scheduler(*LOAD, raised="RuntimeError: can't start new thread"),
+    ),
+    _f(
+        "nccl-usage-2",
+        "init",
+        "nccl-usage",
+        *_scheduler(
+            *PYNCCL,
+            raised="RuntimeError: NCCL error: invalid argument (run with NCCL_DEBUG=WARN for details)",
+        ),
+    ),
+    _f(
+        "nccl-timeout-2",
+        "loading",
+        "nccl-timeout",
+        *_scheduler(
+            *LOAD,
+            raised="torch.distributed.DistBackendError: NCCL timeout: collective operation timeout in allreduce",
+        ),
+    ),
+    _f(
+        "rank-missing-2",
+        "init",
+        "rank-missing",
+        *_scheduler(
+            *INIT,
+            raised="torch.distributed.DistBackendError: [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0",
+        ),
+    ),
+    _f(
+        "load-barrier-2",
+        "loading",
+        "load-barrier",
+        *_scheduler(
+            *LOAD,
+            raised="ValueError: TP rank 6 could finish the model loading, but there are other ranks that didn't finish loading. It is likely due to unexpected failures (e.g., OOM) or a slow node.",
+        ),
+    ),
+    _f(
+        "ecc-xid",
+        "serving",
+        "gpu-ecc",
+        "[9.1] NVRM: Xid (PCI:0000:41:00): 48, pid=12, An uncorrectable double bit error (DBE) has been detected on GPU",
+        *_scheduler(
+            "managers/scheduler.py:event_loop_overlap",
+            raised="torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        ),
+        end=SIGQUIT_NEW,
+    ),
+    _f(
+        "symbol-2",
+        "start",
+        "library-mismatch",
+        *_bare("ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"),
+        end="",
+    ),
+    _f(
+        "no-program",
+        "none",
+        "library-mismatch",
+        "/usr/bin/python3: No module named sglang.launch_server",
+        end="",
+    ),
+    _f(
+        "drafter-missing-2",
+        "start",
+        "drafter-missing|weights-missing",
+        *_bare(
+            "OSError: /models/drafter does not appear to have a file named config.json. Checkout 'https://huggingface.co//models/drafter/tree/main' for available files."
+        ),
+        end="",
+    ),
+    _f(
+        "trust-2",
+        "early",
+        "trust-remote-code",
+        *_scheduler(
+            "utils/hf_transformers/tokenizer.py:get_tokenizer",
+            raised="RuntimeError: Failed to load the tokenizer. If the tokenizer is a custom tokenizer not yet available in the HuggingFace transformers library, consider setting `trust_remote_code=True` in LLM or using the `--trust-remote-code` flag in the CLI.",
+        ),
+    ),
+    _f(
+        "weights-truncated-2",
+        "loading",
+        "weights-incomplete",
+        *_scheduler(
+            *LOAD,
+            raised="RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+        ),
+    ),
+    _f(
+        "weights-mismatch-2",
+        "loading",
+        "weights-mismatch",
+        *_scheduler(
+            *LOAD,
+            raised="RuntimeError: The size of tensor a (7168) must match the size of tensor b (4096) at non-singleton dimension 1",
+        ),
+    ),
+    _f(
+        "weights-stale",
+        "loading",
+        "weights-unreadable",
+        *_scheduler(
+            *LOAD,
+            raised="OSError: [Errno 116] Stale file handle: '/models/target/model-00009-of-00064.safetensors'",
+        ),
+    ),
+    _f(
+        "warmup-2",
+        "warming",
+        "warmup-failed",
+        *(
+            line.replace(" {TAG}", "")
+            for line in _scheduler(
+                "entrypoints/http_server.py:_execute_server_warmup",
+                raised="AssertionError: res=<Response [500]>, res.text='Internal Server Error'",
+                header="Initialization failed. warmup error",
+            )
+        ),
+        end="",
+    ),
+    _f(
+        "telemetry-2",
+        "start",
+        "telemetry",
+        *_bare("RuntimeError: deploy_kit_telemetry: this SGLang has no such hook"),
+        end="",
+    ),
+    _f(
+        "tokenizer-2",
+        "start",
+        "tokenizer|library-mismatch",
+        *_bare("ImportError: tiktoken is required to read this tokenizer: pip install tiktoken"),
+        end="",
+    ),
+    _f(
+        "segfault-exit",
+        "capturing",
+        "segfault",
+        "RuntimeError: Rank 2 scheduler died during initialization (exit code: -11). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.",
+        end="",
+    ),
+    _f(
+        "assertion-2",
+        "allocating",
+        "assertion",
+        *_scheduler(
+            "layers/radix_attention.py:__init__", raised="AssertionError: pools differ"
+        ),
+    ),
+    _f(
+        "kernel-resources-2",
+        "capturing",
+        "kernel-resources",
+        *_scheduler(
+            *CAPTURE,
+            raised="triton.runtime.autotuner.OutOfResources: out of resource: shared memory, Required: 262144, Hardware limit: 101376.",
+        ),
+    ),
+)
+
 NOISE: tuple[str, ...] = (
     "[{DATE}{RANK}] Ignore import error when loading sglang.srt.models.foo: cannot import name 'Exception' from 'x' (/a/b.py)",
     "[{DATE}{RANK}] Ignore import error when loading sglang.srt.models.glm: '_OpNamespace' 'sgl_kernel' object has no attribute 'fused'",
@@ -1164,6 +1414,7 @@ class _Writer:
 
 
 STEPS = (
+    "none",
     "start",
     "early",
     "init",
@@ -1192,7 +1443,8 @@ def generate(seed: int, fault: Fault | None = None, *, stop_at: str | None = Non
         causes=fault.causes if fault else (),
     )
     w = _Writer(log, rng, tp, carrier)
-    w.noise(rng.randrange(3))
+    if last != "none":
+        w.noise(rng.randrange(3))
 
     def done(step: str) -> bool:
         return STEPS.index(last) <= STEPS.index(step)
@@ -1258,9 +1510,8 @@ def generate(seed: int, fault: Fault | None = None, *, stop_at: str | None = Non
         return finish()
     if done("loaded"):
         return finish()
-    if eagle and generation != "0.5.9":
-        if load("LlamaForCausalLMEagle3", last == "draft"):
-            return finish()
+    if eagle and generation != "0.5.9" and load("LlamaForCausalLMEagle3", last == "draft"):
+        return finish()
     if last == "draft" and generation == "0.5.9":
         load("LlamaForCausalLMEagle3", True)
         return finish()
