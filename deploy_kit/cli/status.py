@@ -1,0 +1,44 @@
+"""`deploy-kit status`: what runs, and how it does."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: deploy-kit status --json")
+def status(as_json: bool = typer.Option(False, "--json", help="Print the status as JSON.")) -> None:
+    """Show the project's containers and, for a running engine, its plan, phase and readiness. Exit 0 when an
+    engine is ready, 15 when none is, 10 when Docker does not answer."""
+    from deploy_kit.deploy.checkout import SERVICES
+    from deploy_kit.deploy.compose import engine_state, read_status
+    from deploy_kit.exit_codes import ExitCode
+    from deploy_kit.output import print_json
+
+    containers = read_status()
+    engines = {
+        one.service: engine_state(one.container)
+        for one in containers
+        if one.service in SERVICES.values() and one.state == "running"
+    }
+    ready = any(state is not None and state.get("ready") for state in engines.values())
+    if as_json:
+        print_json({"ready": ready, "services": [one.as_dict() for one in containers], "engines": engines})
+    elif not containers:
+        typer.echo("nothing is deployed here (make up)")
+    else:
+        for one in containers:
+            typer.echo(f"{one.service:<14} {one.status:<32} {one.ports}")
+        for service, answer in engines.items():
+            state = (answer or {}).get("state") or {}
+            if not state:
+                typer.echo(f"{service}: no word from the engine yet")
+                continue
+            word = "ready" if answer and answer.get("ready") else "not ready"
+            label = "  REHEARSAL" if state.get("rehearsal") else ""
+            typer.echo(
+                f"{service}: {state.get('phase')}, {word}, profile {state.get('profile')},"
+                f" model {state.get('model')}, plan {state.get('plan_id')}{label}"
+            )
+    raise typer.Exit(int(ExitCode.OK if ready else ExitCode.NOT_READY))

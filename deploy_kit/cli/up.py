@@ -1,0 +1,43 @@
+"""`deploy-kit up`: the main job, what `make up` runs."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog="Example: deploy-kit up --profile baseline        (docs/deploy.md)")
+def up(
+    profile: str = typer.Option("eagle3", "--profile", "-p", help="eagle3, baseline or ngram"),
+    host: str | None = typer.Option(None, "--host", help="A host's name in configs/hosts."),
+    model: str | None = typer.Option(None, "--model", help="A model's name in configs/models."),
+    stack: str | None = typer.Option(None, "--stack", help="A stack's name in configs/stacks."),
+    lever: list[str] = typer.Option([], "--lever", help="A lever's name in configs/levers; may be repeated."),
+    rehearsal: bool | None = typer.Option(
+        None,
+        "--rehearsal/--no-rehearsal",
+        help="Rehearse on the CPU, or refuse to. Not given: only where there is no GPU.",
+    ),
+    port: int | None = typer.Option(None, "--port", min=1, max=65535, help="The engine's loopback port."),
+    prometheus_port: int | None = typer.Option(
+        None, "--prometheus-port", min=1, max=65535, help="Prometheus's loopback port."
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would change; change nothing."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
+) -> None:
+    """Set up this machine, build the images, bring PROFILE up with Prometheus beside it, wait until a real
+    completion comes back, and say where everything is. Run again, it changes nothing."""
+    from deploy_kit.deploy.checkout import find_checkout
+    from deploy_kit.deploy.progress import StepProgress
+    from deploy_kit.deploy.up import Wish, bring_up, describe_report
+    from deploy_kit.output import print_json
+
+    wish = Wish(profile, host, model, stack, tuple(lever), rehearsal, port, prometheus_port)
+    with StepProgress() as progress:
+        answer = bring_up(wish, find_checkout(), dry_run=dry_run, on_event=progress.show)
+    if as_json:
+        print_json(answer)
+    else:
+        for line in describe_report(answer):
+            typer.echo(line)

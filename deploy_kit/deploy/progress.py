@@ -1,0 +1,69 @@
+"""Showing a playbook's steps on stderr: a live line on a terminal, one line a slow step elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from deploy_kit.deploy.playbook import PlaybookRun, readable_step
+from deploy_kit.output import stderr_console
+
+# Steps that take long, and what they do meanwhile.
+_SLOW = {
+    "Install the packages": "apt",
+    "Build the image": "the first build takes two to four minutes",
+    "Build Prometheus from Debian's packages": "apt in a container",
+    "Start the engine": "until a real completion comes back",
+    "Start Prometheus": "until it answers",
+}
+
+
+class StepProgress:
+    """A context in which `show` follows a run: `with StepProgress() as p: …, on_event=p.show`."""
+
+    def __init__(self) -> None:
+        self._console = stderr_console()
+        self._status = self._console.status("starting") if self._console.is_terminal else None
+        self._began = time.monotonic()
+        self._step_began = self._began
+        self._said: set[str] = set()
+
+    def __enter__(self) -> StepProgress:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, run: PlaybookRun, event: Mapping[str, Any]) -> None:
+        """Take one event."""
+        kind = event.get("event")
+        data = event.get("event_data") or {}
+        task = readable_step(str(data.get("task") or ""))
+        now = time.monotonic()
+        if kind == "playbook_on_task_start":
+            self._step_began = now
+            remark = f" ({_SLOW[task]})" if task in _SLOW else ""
+            if self._status is not None:
+                self._status.update(f"{task}{remark} …")
+            elif task in _SLOW:
+                self._line(f"{task}{remark} …")
+        elif kind == "runner_on_ok":
+            changed = bool((data.get("res") or {}).get("changed"))
+            seconds = now - self._step_began
+            if changed or (task in _SLOW and seconds > 2):
+                word = "changed" if changed else "ok"
+                self._line(f"{task}: {word}, {seconds:.0f} s")
+            for remark in run.remarks:
+                if remark not in self._said:
+                    self._said.add(remark)
+                    self._line(remark)
+
+    def _line(self, text: str) -> None:
+        self._console.print(f"[{time.monotonic() - self._began:4.0f} s] {text}", markup=False, soft_wrap=True)
