@@ -78,7 +78,7 @@ def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
 
     def run(url: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            # It imports `datasets` for data sets not used here; where that is missing, an empty stand-in does.
+            # It imports `datasets` for data sets that are not used here: an empty stand-in does.
             Path(folder, "datasets.py").write_text("load_dataset = None\n")
             command = [
                 python, "-m", "sglang.bench_serving", "--backend", "sglang-oai-chat", "--host", "127.0.0.1",
@@ -144,13 +144,14 @@ def main() -> None:
     for name, values in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(speeds["ours"], values, strict=True)]
         print(
-            f"{name:22} {statistics.median(values):8.0f} tok/s   ours / {name}: {statistics.median(ratios):.2f} "
+            f"{name:22} {statistics.median(values):8.0f} tok/s   ours / it: {statistics.median(ratios):.2f} "
             f"(from {min(ratios):.2f} to {max(ratios):.2f})"
         )
     test = self_test()
     print(
-        f"at {test.streams} streams, 20 ms a token: added to the median gap {test.added_seconds * 1000:+.3f} ms, "
-        f"event delay p50 {test.delay_p50_seconds * 1000:.2f} ms, processor {test.client_cpu_ratio * 100:.0f} %"
+        f"at {test.streams} streams, 20 ms a token: added to the median gap "
+        f"{test.added_seconds * 1000:+.3f} ms, event delay p50 {test.delay_p50_seconds * 1000:.2f} ms, "
+        f"processor {test.client_cpu_ratio * 100:.0f} %"
     )
 
 

@@ -138,11 +138,9 @@ class StandInConnection(asyncio.Protocol):
         if fault == "hang":
             return
         native = path == "/generate"
-        wanted = int(
-            asked.get("sampling_params", {}).get("max_new_tokens", 16)
-            if native
-            else asked.get("max_tokens", 16)
-        )
+        limits = asked.get("sampling_params") or asked
+        names = ("max_new_tokens", "max_completion_tokens", "max_tokens")
+        wanted = int(next((limits[name] for name in names if limits.get(name)), 16))
         if fault == "short":
             wanted = max(1, wanted // 2)
         self._write(
