@@ -11,7 +11,7 @@ from deploy_kit.doctor.model import Finding, Verdict
 # Published for 8 x RTX PRO 6000 and this model at one stream (see docs/doctor.md): what P2P is worth.
 NO_P2P = "every all-reduce goes through host memory: expect about 44 instead of 90 tok/s at one stream"
 
-# Twice what healthy eight-GPU boxes measure at 64 KB, and what makes 122 of them 12 ms.
+# A judgement: about three times the 34 us published for eight such GPUs at 64 KB; 122 of them take 12 ms.
 SLOW_SMALL_ALLREDUCE_US = 100.0
 
 _WORDS = {
