@@ -65,6 +65,21 @@ class Histogram:
         """The mean of what was observed; None without observations or without a sum."""
         return self.total / self.count if self.count > 0 and self.total is not None else None
 
+    def quantile(self, share: float) -> float | None:
+        """Return the value below which `share` (0 to 1) of the observations lie, straight within its bucket
+        as PromQL reads it; None without observations, or when it lies above the last finite bound."""
+        if not self.buckets or self.count <= 0 or not 0.0 <= share <= 1.0:
+            return None
+        rank = share * self.buckets[-1][1]
+        lower_bound = lower_count = 0.0
+        for bound, count in self.buckets:
+            if count >= rank and count > lower_count:
+                if math.isinf(bound):
+                    return None
+                return lower_bound + (bound - lower_bound) * (rank - lower_count) / (count - lower_count)
+            lower_bound, lower_count = bound, count
+        return None
+
     def since(self, earlier: Histogram | None) -> Histogram | None:
         """Return what was added since `earlier`; None when a count went down (the engine was restarted)."""
         if earlier is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy_kit.metrics.explain import explain
-from deploy_kit.metrics.reading import read
+from deploy_kit.metrics.reading import Histogram, read
 from deploy_kit.metrics.text import parse
 
 LABELS = 'engine_type="unified",model_name="target",pp_rank="0",tp_rank="0"'
@@ -195,3 +195,11 @@ def test_forward_seconds_of_two_ranks_are_one() -> None:
         for rank, value in enumerate((10.0, 10.5))
     )
     assert explain(lines).facts["forward_seconds_total"] == {"target_verify": 10}
+
+
+def test_quantiles_are_read_as_promql_reads_them() -> None:
+    histogram = Histogram(100.0, 2.0, ((0.01, 50.0), (0.02, 90.0), (float("inf"), 100.0)))
+    assert histogram.quantile(0.5) == pytest.approx(0.01)
+    assert histogram.quantile(0.7) == pytest.approx(0.015)
+    assert histogram.quantile(0.99) is None
+    assert Histogram(0.0, 0.0).quantile(0.5) is None
