@@ -13,7 +13,7 @@ from deploy_kit.receipts import Host, Receipt, new_receipt
 
 def receipt(**changes: Any) -> Receipt:
     speeds = changes.pop("speeds", {1: (80.0, 82.0, 84.0)})
-    made = {"host": "box", "rehearsal": False, "profile": "baseline", "model": "kimi-k2.5", "levers": [],
+    made: dict[str, Any] = {"host": "box", "rehearsal": False, "profile": "baseline", "model": "kimi-k2.5", "levers": [],
             "version": "0.5.23", "day": 1} | changes  # fmt: skip
     cells = [
         {
