@@ -170,6 +170,7 @@ def paired(model: str, drafter: str, pairs: int, concurrency: int) -> dict[str, 
                 speed = {on: servers[on].throughput(concurrency) for on in order}
                 measured.append({"on": round(speed[True], 2), "off": round(speed[False], 2),
                                  "ratio": round(speed[True] / speed[False], 4)})  # fmt: skip
+                print(f"pair {pair + 1} of {pairs}: {measured[-1]}", file=sys.stderr, flush=True)
             if "deploy_kit_spec_accept_length_count" not in servers[True].metrics():
                 raise SystemExit("the server that should have the plug-in has not: nothing was compared")
             if "deploy_kit_" in servers[False].metrics():

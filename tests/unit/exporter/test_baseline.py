@@ -13,8 +13,10 @@ from deploy_kit.receipts import Host, Receipt, new_receipt
 
 def receipt(**changes: Any) -> Receipt:
     speeds = changes.pop("speeds", {1: (80.0, 82.0, 84.0)})
-    made: dict[str, Any] = {"host": "box", "rehearsal": False, "profile": "baseline", "model": "kimi-k2.5", "levers": [],
-            "version": "0.5.23", "day": 1} | changes  # fmt: skip
+    made: dict[str, Any] = {
+        "host": "box", "rehearsal": False, "profile": "baseline", "model": "kimi-k2.5", "levers": [],
+        "version": "0.5.23", "day": 1,
+    } | changes  # fmt: skip
     cells = [
         {
             "load": "closed", "concurrency": concurrency, "context_band": "0-2k", "round": number,
