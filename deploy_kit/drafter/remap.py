@@ -399,8 +399,9 @@ def _head_rows(plan: RemapPlan, source: int, fill: _Fill) -> Iterator[memoryview
     buffer = np.empty((most, plan.head.shape[1]), dtype=kind)
     for batch in batches(plan.rows.size, row_bytes, _ROWS_BYTES):
         rows = plan.rows[batch]
-        view = memoryview(buffer.view(np.uint8).reshape(-1))[: rows.size * row_bytes]
-        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        view = buffer.view(np.uint8).reshape(-1).data[: rows.size * row_bytes]
+        # A row to initialise (-1) ends a run even before source row 0, its neighbour by number.
+        breaks = np.flatnonzero((np.diff(rows) != 1) | (rows[:-1] < 0)) + 1
         for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), rows.size], strict=True):
             if rows[first] >= 0:
                 start = plan.head.start + int(rows[first]) * row_bytes

@@ -220,7 +220,7 @@ def test_interruptions_leave_nothing(
     with pytest.raises(expected) as caught:
         run(source, OTHER, tmp_path / "b")
     if isinstance(failure, OSError) and failure.errno == errno.ENOSPC:
-        assert caught.value.exit_code == ExitCode.DISK_FULL
+        assert isinstance(caught.value, DeployKitError) and caught.value.exit_code == ExitCode.DISK_FULL
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (source / "model.safetensors").read_bytes() == original
 
