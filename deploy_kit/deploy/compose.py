@@ -131,7 +131,7 @@ def remove_project(*, timeout_seconds: int = 75, volumes: bool = False) -> list[
     there = [one.service for one in read_status()]
     command = ["docker", "compose", "--project-name", PROJECT, "down", "--remove-orphans"]
     command += ["--timeout", str(timeout_seconds), *(["--volumes"] if volumes else [])]
-    # By project name alone: no file is read, so neither `.env` nor a changed compose.yaml can stand in the way.
+    # By project name alone: no file is read, so neither `.env` nor compose.yaml can stand in the way.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("COMPOSE_")}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=environment)
     if done.returncode != 0:

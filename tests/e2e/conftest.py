@@ -1,0 +1,76 @@
+"""The deployment under test: this checkout's, on this machine's Docker."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docker/rehearsal/src"))
+
+PORTS = {"eagle3": 30000, "baseline": 30001, "ngram": 30002}
+SERVICES = {"eagle3": "kimi-eagle", "baseline": "kimi-baseline", "ngram": "kimi-ngram"}
+
+
+def run(*command: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    """Run a command in the checkout's root and return what it printed."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def deploy_kit(*arguments: str) -> Any:
+    """Run `deploy-kit … --json`; return its answer, or fail with what it said."""
+    done = run(sys.executable, "-m", "deploy_kit", *arguments, "--json")
+    assert done.returncode == 0, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _docker() -> None:
+    try:
+        answered = run("docker", "version").returncode == 0
+    except FileNotFoundError:
+        answered = False
+    if not answered:
+        pytest.skip("no container engine answers: `make up` starts one")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One profile that is up."""
+
+    profile: str
+    container: str
+    url: str
+    key: str
+    answer: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def bring_up() -> Callable[[str], Deployment]:
+    """Return a function that brings a profile up and says where it is."""
+
+    def up(profile: str) -> Deployment:
+        answer = deploy_kit("up", "--profile", profile)
+        report = answer["report"]
+        return Deployment(
+            profile=profile,
+            container=f"deploy-kit-{SERVICES[profile]}-1",
+            url=report["url"].removesuffix("/v1"),
+            key=Path(report["api_key_file"]).read_text().strip(),
+            answer=answer,
+        )
+
+    return up
