@@ -1,6 +1,8 @@
-"""Tests that run inside the rehearsal engine (torch, sglang and deploy-kit-rehearsal installed), with its own pytest.
+"""Tests that run inside the rehearsal engine (torch, sglang and deploy-kit-rehearsal installed), with its own
+pytest.
 
-Outside it they are skipped as a whole: `python -m pytest tests/integration/engine` in the engine's environment.
+Outside it they are skipped as a whole: `python -m pytest tests/integration/engine` in the engine's
+environment.
 """
 
 import importlib.util

@@ -1,4 +1,6 @@
-"""The CPU operators written out as loops over numbers, one at a time: what the stand-in's tests compare with."""
+"""The CPU operators written out as loops over single numbers: what the stand-in's tests compare with."""
+
+# ruff: noqa: PERF401  (spelled out on purpose)
 
 import math
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ def assign_extend(rows: list[int], table: list[list[int]], starts: list[int], en
     found = []
     for row, start, end in zip(rows, starts, ends, strict=True):
         for column in range(start, end):
-            found.append(table[row][column])  # noqa: PERF401  (spelled out on purpose)
+            found.append(table[row][column])
     return found
 
 
@@ -65,7 +67,8 @@ class Tree:
 
 
 def accept_greedily(tree: Tree, tokens: list[int], predicted: list[int], limit: int) -> list[int]:
-    """The accepted nodes, root first: follow the child that carries the predicted token; `limit` nodes at most."""
+    """The accepted nodes, root first: follow the child that carries the predicted token; `limit` nodes at
+    most."""
     accepted = [0]
     while len(accepted) < limit:
         fitting = [child for child in tree.children(accepted[-1]) if tokens[child] == predicted[accepted[-1]]]

@@ -165,9 +165,9 @@ def test_rotate_input_ids(lengths: list[int], selecting: bool) -> None:
 
 @st.composite
 def drafted_trees(draw: st.DrawFn) -> tuple[definitions.Tree, list[int], list[int], int, int]:
-    """A tree as a drafter makes it: in each of `steps` rounds, each of the `topk` candidates of the round before gets
-    `topk` continuations, of which `topk` are kept for the next round. Returns the tree of the chosen candidates, the
-    choice, the list of group parents, topk and the number of rounds."""
+    """A tree as a drafter makes it: in each of `steps` rounds, each of the `topk` candidates of the round
+    before gets `topk` continuations, of which `topk` are kept for the next round. Returns the tree of the
+    chosen candidates, the choice, the list of group parents, topk and the number of rounds."""
     topk, steps = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     parent_candidate: list[int | None] = [None] * topk
     group_parents = [-1, *range(topk)]
@@ -207,7 +207,9 @@ def test_build_tree(
 ) -> None:
     tree, chosen, group_parents, topk, steps = drawn
     nodes, count = len(chosen) + 1, len(lengths)
-    mask = torch.ones(sum(nodes * ((length if full_mask else 0) + nodes) for length in lengths), dtype=torch.bool)
+    mask = torch.ones(
+        sum(nodes * ((length if full_mask else 0) + nodes) for length in lengths), dtype=torch.bool
+    )
     positions = torch.full((count * nodes,), -5)
     index, child, sibling = (torch.full((count, nodes), -1) for _ in range(3))
     sgl_kernel.build_tree_kernel_efficient_cpu(
@@ -289,7 +291,9 @@ def test_reconstruct_indices_from_tree_mask(nodes: int, count: int, data: st.Dat
         torch.tensor(mask).flatten(), ints(lengths), positions, index, child, sibling, count, nodes
     )
     assert positions.tolist() == [
-        lengths[request] + len(tree.path(node)) - 1 for request, tree in enumerate(forest) for node in range(nodes)
+        lengths[request] + len(tree.path(node)) - 1
+        for request, tree in enumerate(forest)
+        for node in range(nodes)
     ]
     assert index.flatten().tolist() == list(range(count * nodes))
     assert child.tolist() == [[tree.first_child(node) for node in range(nodes)] for tree in forest]
@@ -349,8 +353,11 @@ class Attention:
             for place in range(new_tokens[request])
         ]
 
-    def wanted(self, visible: dict[tuple[int, int], list[bool]] | None, causal: bool) -> list[list[list[float]]]:
-        """visible: (request, new token) -> which new tokens it sees; None: those up to itself, or all if not causal."""
+    def wanted(
+        self, visible: dict[tuple[int, int], list[bool]] | None, causal: bool
+    ) -> list[list[list[float]]]:
+        """visible: (request, new token) -> which new tokens it sees; None: those up to itself, or all if not
+        causal."""
         out = []
         for request in range(self.count):
             for own in range(self.new_tokens[request]):
@@ -430,7 +437,9 @@ def test_extend_attention(case: dict[str, object], kind: str, stored: bool, data
             for request in range(count)
             for node in range(nodes)
         }
-        mask = torch.tensor([visible[request, node] for request in range(count) for node in range(nodes)]).flatten()
+        mask = torch.tensor(
+            [visible[request, node] for request in range(count) for node in range(nodes)]
+        ).flatten()
     else:
         new_tokens = [data.draw(st.integers(1, 4)) for _ in range(count)]
         visible, mask = None, None
@@ -454,13 +463,13 @@ def test_attention_refuses_what_it_cannot_do() -> None:
     row = ints([0])
     with pytest.raises(NotImplementedError, match="cross attention"):
         torch.ops.sgl_kernel.decode_attention_cpu(
-            one, one, one, 1.0, 1.0, one.clone(), None, None, row, one, ints([[0]], torch.int32), row, ints([1]),
-            1.0, 0.0, True, 0, None, None,
+            one, one, one, 1.0, 1.0, one.clone(), None, None, row, one, ints([[0]], torch.int32), row,
+            ints([1]), 1.0, 0.0, True, 0, None, None,
         )  # fmt: skip
 
 
 def test_bfloat16_is_computed_in_float32() -> None:
-    """Scores of several hundred, as the drafter's: in bfloat16 they would lose the difference that decides."""
+    """Scores of several hundred, as the drafter's: in bfloat16 the difference that decides would be lost."""
     key = torch.tensor([[[16.0, 16.0]], [[16.0, 15.9]]]).to(torch.bfloat16)
     value = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).to(torch.bfloat16)
     query = torch.tensor([[[16.0, 16.0]]]).to(torch.bfloat16)

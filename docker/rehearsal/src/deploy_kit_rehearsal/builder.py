@@ -1,7 +1,6 @@
 """Builds the folder of rehearsal models: a target, its MLA twin, and drafters of known accept length."""
 
 import json
-import os
 import shutil
 import tempfile
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Any
 
 from deploy_kit_rehearsal import __version__
 from deploy_kit_rehearsal.expect import MANIFEST, circle_accept_length, never_drafted_for
-from deploy_kit_rehearsal.models import eagle3_drafter, llama_target
+from deploy_kit_rehearsal.models import deepseek_target, eagle3_drafter, llama_target
 from deploy_kit_rehearsal.tensors import Weights, safetensors_bytes
 from deploy_kit_rehearsal.vocabulary import Vocabulary, build_vocabulary, tokenizer_files
 
@@ -22,7 +21,7 @@ SISTER_ACCEPT_LENGTH = 1.5
 STEPS = (1, 2, 3, 4, 5, 7)
 
 
-class NotOurs(Exception):
+class NotOursError(Exception):
     """The folder holds something that this builder did not make."""
 
 
@@ -33,7 +32,9 @@ def _write(folder: Path, config: dict[str, Any], weights: Weights, manifest: dic
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
-def _write_target(folder: Path, what: str, model: tuple[dict[str, Any], Weights], vocabulary: Vocabulary) -> None:
+def _write_target(
+    folder: Path, what: str, model: tuple[dict[str, Any], Weights], vocabulary: Vocabulary
+) -> None:
     config, weights = model
     manifest = {
         "what": what,
@@ -46,12 +47,20 @@ def _write_target(folder: Path, what: str, model: tuple[dict[str, Any], Weights]
     for name, text in tokenizer_files(vocabulary, config["max_position_embeddings"]).items():
         (folder / name).write_text(text)
     # Greedy where a client does not ask for a temperature: then its text is the predicted one.
-    generation = {"temperature": 0.0, "bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]}
+    generation = {
+        "temperature": 0.0,
+        "bos_token_id": config["bos_token_id"],
+        "eos_token_id": config["eos_token_id"],
+    }
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
 def _write_drafter(
-    folder: Path, what: str, model: tuple[dict[str, Any], Weights], vocabulary: Vocabulary, never_drafted: frozenset[int]
+    folder: Path,
+    what: str,
+    model: tuple[dict[str, Any], Weights],
+    vocabulary: Vocabulary,
+    never_drafted: frozenset[int],
 ) -> None:
     circle = vocabulary.speech.circle
     lengths = {str(steps): round(circle_accept_length(circle, never_drafted, steps), 6) for steps in STEPS}
@@ -77,11 +86,17 @@ def build_into(folder: Path) -> None:
         llama_target(vocabulary),
         vocabulary,
     )
+    _write_target(
+        folder / "target-mla",
+        "Rehearsal target with DeepSeek-V3's and Kimi-K2.5's attention and experts: says what the other says",
+        deepseek_target(vocabulary),
+        vocabulary,
+    )
     for length in ACCEPT_LENGTHS:
         never_drafted = never_drafted_for(circle, length)
         _write_drafter(
             folder / "drafters" / f"accept-{length:.2f}",
-            f"Rehearsal EAGLE-3 drafter: built to be accepted {length:.2f} tokens a verify (3 steps, 4 draft tokens)",
+            f"Rehearsal EAGLE-3 drafter built for accept length {length:.2f} (3 steps, 4 draft tokens)",
             eagle3_drafter(vocabulary, never_drafted, pruned=length != ACCEPT_LENGTH_WITHOUT_MAP),
             vocabulary,
             never_drafted,
@@ -89,7 +104,7 @@ def build_into(folder: Path) -> None:
     never_drafted = never_drafted_for(circle, SISTER_ACCEPT_LENGTH)
     _write_drafter(
         folder / "drafters" / "sister",
-        "Rehearsal EAGLE-3 drafter standing for the sister model's: shapes right, its vocabulary map wrong at most places",
+        "Rehearsal EAGLE-3 drafter in the sister model's place: shapes right, vocabulary map mostly wrong",
         eagle3_drafter(vocabulary, never_drafted, wrong_map=True),
         vocabulary,
         never_drafted,
@@ -98,19 +113,26 @@ def build_into(folder: Path) -> None:
 
 def _same_tree(left: Path, right: Path) -> bool:
     def files(root: Path) -> dict[str, bytes]:
-        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+        return {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in sorted(root.rglob("*"))
+            if path.is_file()
+        }
 
     return files(left) == files(right)
 
 
 def build_models(folder: Path) -> bool:
-    """Make the models at `folder`, whole or not at all; return False where they were there already, byte for byte.
+    """Make the models at `folder`, whole or not at all; return False where they were there already, byte for
+    byte.
 
-    An older set made here is replaced. Raises NotOurs where the folder holds anything else.
+    An older set made here is replaced. Raises NotOursError where the folder holds anything else.
     """
     existing = folder.is_dir() and any(folder.iterdir())
-    if (folder.exists() and not folder.is_dir()) or (existing and not (folder / "target" / MANIFEST).is_file()):
-        raise NotOurs(f"{folder} is not empty and was not made by deploy-kit-rehearsal")
+    if (folder.exists() and not folder.is_dir()) or (
+        existing and not (folder / "target" / MANIFEST).is_file()
+    ):
+        raise NotOursError(f"{folder} is not empty and was not made by deploy-kit-rehearsal")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -121,7 +143,7 @@ def build_models(folder: Path) -> bool:
             return False
         if folder.exists():
             folder.rename(scratch / "replaced")
-        os.rename(made, folder)
+        made.rename(folder)
         return True
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

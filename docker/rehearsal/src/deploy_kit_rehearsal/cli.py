@@ -6,26 +6,32 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Builds what a rehearsal on the CPU serves.", no_args_is_help=True, add_completion=False)
-models_app = typer.Typer(help="The tiny models whose text and accept length are known beforehand.", no_args_is_help=True)
+app = typer.Typer(
+    help="Builds what a rehearsal on the CPU serves.", no_args_is_help=True, add_completion=False
+)
+models_app = typer.Typer(
+    help="The tiny models whose text and accept length are known beforehand.", no_args_is_help=True
+)
 app.add_typer(models_app, name="models")
 ngram_app = typer.Typer(help="SGLang's n-gram module, compiled beforehand.", no_args_is_help=True)
 app.add_typer(ngram_app, name="ngram")
 
 
 @models_app.command("build")
-def build(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make (parents too).")]) -> None:
+def build(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make (parents too).")],
+) -> None:
     """Make the target and its drafters below DIR: the same bytes every time.
 
     Example: deploy-kit-rehearsal models build /models
 
     Exit codes: 0 made or already there, 2 DIR holds something else, 1 it cannot be written.
     """
-    from deploy_kit_rehearsal.builder import NotOurs, build_models
+    from deploy_kit_rehearsal.builder import NotOursError, build_models
 
     try:
         made = build_models(folder)
-    except NotOurs as error:
+    except NotOursError as error:
         print(f"deploy-kit-rehearsal: {error}; name an empty folder", file=sys.stderr)
         raise typer.Exit(2) from None
     except OSError as error:
@@ -46,7 +52,7 @@ def build_ngram() -> None:
 
     try:
         library = ngram.build()
-    except (ngram.CannotCompile, OSError) as error:
+    except (ngram.CannotCompileError, OSError) as error:
         print(f"deploy-kit-rehearsal: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     print(f"made: {library}")

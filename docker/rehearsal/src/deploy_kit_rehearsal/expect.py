@@ -1,6 +1,7 @@
 """What the rehearsal models will say, and how many drafts will be accepted: computed, never measured.
 
-Pure standard library, so that tests outside the engine can use it too. Token ids only; texts come from `pieces`.
+Pure standard library, so that tests outside the engine can use it too. Token ids only; texts come from
+`pieces`.
 """
 
 import itertools
@@ -16,8 +17,9 @@ MANIFEST = "rehearsal.json"
 class Speech:
     """What a rehearsal target says: after each token exactly one other.
 
-    circle: the tokens said in a circle, in order; opening: the circle's first word without its leading space, said at the
-    start of an answer; assistant: the token that ends a chat prompt; pieces: the text of every token that can be said.
+    circle: the tokens said in a circle, in order; opening: the circle's first word without its leading space,
+    said at the start of an answer; assistant: the token that ends a chat prompt; pieces: the text of every
+    token that can be said.
     """
 
     circle: tuple[int, ...]
@@ -27,8 +29,8 @@ class Speech:
     pieces: dict[int, str]
 
     def successor(self, token: int) -> int:
-        """Return the token said after `token`: the next of the circle; `opening` after the assistant's mark; after any
-        other token the first word of the sentence that its number falls on."""
+        """Return the token said after `token`: the next of the circle; `opening` after the assistant's mark;
+        after any other token the first word of the sentence that its number falls on."""
         place = self._places().get(self.circle[0] if token == self.opening else token)
         if place is not None:
             return self.circle[(place + 1) % len(self.circle)]
@@ -86,13 +88,17 @@ def spread_evenly(places: int, chosen: int) -> list[int]:
 
 
 def never_drafted_for(circle: tuple[int, ...], accept_length: float) -> frozenset[int]:
-    """Given the accept length wanted, return the circle's tokens to spoil: one in `accept_length`, none from 4.0 on.
+    """Given the accept length wanted, return the circle's tokens to spoil: one in `accept_length`, none from
+    4.0 on.
 
-    A verify accepts drafts up to the next spoiled token, which the target then says itself, so with s of n tokens spoiled
-    and no longer run between them than the drafter has steps, the accept length over a whole circle is n / s.
+    A verify accepts drafts up to the next spoiled token, which the target then says itself, so with s of n
+    tokens spoiled and no longer run between them than the drafter has steps, the accept length over a whole
+    circle is n / s.
     """
     if accept_length < 1:
-        raise ValueError(f"an accept length counts the bonus token, so it is at least 1.0, not {accept_length}")
+        raise ValueError(
+            f"an accept length counts the bonus token, so it is at least 1.0, not {accept_length}"
+        )
     spoiled = 0 if accept_length >= 4 else round(len(circle) / accept_length)
     return frozenset(circle[place] for place in spread_evenly(len(circle), spoiled))
 
@@ -100,16 +106,19 @@ def never_drafted_for(circle: tuple[int, ...], accept_length: float) -> frozense
 def expected_accept_lengths(
     speech: Speech, never_drafted: Collection[int], last_prompt_token: int, count: int, num_steps: int
 ) -> list[int]:
-    """Return the accept length of each verify that an answer of `count` tokens takes, with drafts of `num_steps` tokens.
+    """Return the accept length of each verify that an answer of `count` tokens takes, with drafts of
+    `num_steps` tokens.
 
-    The first token comes from the prefill; a verify accepts the right drafts and adds the bonus token. The last verify
-    may pass `count`: it is given in full here, while the answer is cut.
+    The first token comes from the prefill; a verify accepts the right drafts and adds the bonus token. The
+    last verify may pass `count`: it is given in full here, while the answer is cut.
     """
     answer = expected_tokens(speech, last_prompt_token, count + num_steps + 1)
     lengths: list[int] = []
     said = 1
     while said < count:
-        drafts = itertools.takewhile(lambda token: token not in never_drafted, answer[said : said + num_steps])
+        drafts = itertools.takewhile(
+            lambda token: token not in never_drafted, answer[said : said + num_steps]
+        )
         lengths.append(len(list(drafts)) + 1)
         said += lengths[-1]
     return lengths
@@ -136,3 +145,39 @@ def circle_accept_length(circle: tuple[int, ...], never_drafted: Collection[int]
         place = (place + accepted + 1) % len(circle)
     said_before, verifies_before = seen[place]
     return (said - said_before) / (verifies - verifies_before)
+
+
+class NgramMemory:
+    """What SGLang's n-gram corpus has learned from the answers so far, and how many drafts it gets right
+    next.
+
+    Exact for one request at a time, in the order served from the server's start (its own warm-up request
+    included), whose prompts contain no words of the circle in another order than the circle's.
+    """
+
+    # A verify adds the last so many tokens to the corpus (SGLang's --speculative-ngram-max-trie-depth).
+    WINDOW = 18
+
+    def __init__(self, speech: Speech, draft_tokens: int = 8) -> None:
+        self._speech = speech
+        self._drafts = draft_tokens - 1  # the first of the draft tokens is the last accepted one
+        self._followed: set[int] = set()
+
+    def serve(self, last_prompt_token: int, count: int) -> list[int]:
+        """Return the accept length of each verify of an answer of `count` tokens (the last in full), and
+        learn from it."""
+        answer = [
+            last_prompt_token,
+            *expected_tokens(self._speech, last_prompt_token, count + self._drafts + 1),
+        ]
+        lengths: list[int] = []
+        said = 1
+        while said < count:
+            known = itertools.takewhile(
+                lambda token: token in self._followed, answer[said : said + self._drafts]
+            )
+            lengths.append(len(list(known)) + 1)
+            # The corpus gets what was said before this verify; its last token has no follower there yet.
+            self._followed.update(answer[max(0, said + 1 - self.WINDOW) : said])
+            said += lengths[-1]
+        return lengths

@@ -1,8 +1,9 @@
-"""SGLang's own n-gram module (C++, not a stand-in), compiled when the image is made instead of at every start.
+"""SGLang's own n-gram module (C++, not a stand-in), compiled when the image is made instead of at every
+start.
 
-SGLang compiles it on first use and caches the result under a key that holds the compiler's version and the hashes of the
-system's headers, so a cache made elsewhere is no use on a machine without a compiler. Here the same sources are compiled
-to a file in this package, and the plug-in hands that file to SGLang.
+SGLang compiles it on first use and caches the result under a key that holds the compiler's version and the
+hashes of the system's headers, so a cache made elsewhere is no use on a machine without a compiler. Here the
+same sources are compiled to a file in this package, and the plug-in hands that file to SGLang.
 """
 
 import os
@@ -17,7 +18,7 @@ SOURCES = ("result.cpp", "trie.cpp", "suffix_automaton.cpp", "ngram.cpp", "ngram
 LOAD = f"sglang.kernels.ops.speculative.{MODULE}.load_jit"
 
 
-class CannotCompile(Exception):
+class CannotCompileError(Exception):
     """The compiler is missing or refused; the message says which and what it printed."""
 
 
@@ -27,8 +28,9 @@ def built_library() -> Path:
 
 
 def compile_command(kernels: Path, output: Path, compiler: str) -> list[str]:
-    """Given SGLang's kernel folder, return the compiler's command line: the flags that SGLang itself would pass."""
-    from tvm_ffi import libinfo
+    """Given SGLang's kernel folder, return the compiler's command line: the flags that SGLang itself would
+    pass."""
+    from tvm_ffi import libinfo  # type: ignore[import-not-found,unused-ignore]
 
     runtime = Path(libinfo.find_libtvm_ffi())
     includes = dict.fromkeys(
@@ -46,12 +48,13 @@ def compile_command(kernels: Path, output: Path, compiler: str) -> list[str]:
 
 
 def build() -> Path:
-    """Compile the module and return its file. Raises CannotCompile; leaves nothing half-written."""
+    """Compile the module and return its file. Raises CannotCompileError; leaves nothing half-written."""
     import importlib.util
 
-    # find_spec of a submodule imports its parents; the folder is all that is wanted.
+    # Not of the submodule: that would import its parents, and the folder is all that is wanted.
     found = importlib.util.find_spec("sglang")
-    assert found is not None and found.origin is not None
+    if found is None or found.origin is None:
+        raise CannotCompileError("SGLang is not installed in this environment")
     kernels = Path(found.origin).parent / "kernels" / "jit"
     library = built_library()
     library.parent.mkdir(exist_ok=True)
@@ -59,11 +62,17 @@ def build() -> Path:
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         output = Path(scratch) / library.name
         try:
-            subprocess.run(compile_command(kernels, output, compiler), check=True, capture_output=True, text=True)
+            subprocess.run(
+                compile_command(kernels, output, compiler), check=True, capture_output=True, text=True
+            )
         except FileNotFoundError:
-            raise CannotCompile(f"no C++ compiler: {compiler} not found (set CXX, or install g++)") from None
+            raise CannotCompileError(
+                f"no C++ compiler: {compiler} not found (set CXX, or install g++)"
+            ) from None
         except subprocess.CalledProcessError as error:
-            raise CannotCompile(f"{compiler} exited with {error.returncode}:\n{error.stderr[-2000:]}") from None
+            raise CannotCompileError(
+                f"{compiler} exited with {error.returncode}:\n{error.stderr[-2000:]}"
+            ) from None
         output.chmod(0o755)
         output.replace(library)
     return library

@@ -9,7 +9,7 @@ Weights = dict[str, NDArray[np.generic]]
 
 
 def arbitrary(name: str, *shape: int, scale: float) -> NDArray[np.float32]:
-    """Return arbitrary values in [-scale, scale): hash bits of the name, so no generator's version matters."""
+    """Return arbitrary values in [-scale, scale): hash bits of the name, whatever the versions."""
     count = int(np.prod(shape))
     drawn = np.frombuffer(hashlib.shake_256(name.encode()).digest(count), dtype=np.int8)
     return (drawn.astype(np.float32) / 128.0 * scale).reshape(shape)
@@ -17,7 +17,9 @@ def arbitrary(name: str, *shape: int, scale: float) -> NDArray[np.float32]:
 
 def signs(name: str, rows: int, columns: int) -> NDArray[np.float32]:
     """Return rows of arbitrary signs, each of length 1."""
-    bits = np.unpackbits(np.frombuffer(hashlib.shake_256(name.encode()).digest(rows * columns // 8), dtype=np.uint8))
+    bits = np.unpackbits(
+        np.frombuffer(hashlib.shake_256(name.encode()).digest(rows * columns // 8), dtype=np.uint8)
+    )
     return (bits.astype(np.float32).reshape(rows, columns) * 2 - 1) / np.float32(np.sqrt(columns))
 
 

@@ -1,4 +1,5 @@
-"""The rehearsal tokenizer: byte-level, one token a word of the circle, every other text in bytes and beginnings of words."""
+"""The rehearsal tokenizer: byte-level, one token a word of the circle, every other text in bytes and
+beginnings of words."""
 
 import json
 from dataclasses import dataclass
@@ -9,14 +10,15 @@ from deploy_kit_rehearsal.expect import Speech
 from deploy_kit_rehearsal.words import CIRCLE, WORDS_A_SENTENCE
 
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-END_TOKEN = "<|end|>"
+END = "<|end|>"
 # A token table as long as a multiple of this divides evenly among tensor-parallel ranks.
 VOCABULARY_MULTIPLE = 64
 
 CHAT_TEMPLATE = (
     "{{ '<|begin|>' }}{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
     "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% elif message['content'] %}{% for part in message['content'] %}{{ part.get('text', '') }}{% endfor %}{% endif %}"
+    "{% elif message['content'] %}{% for part in message['content'] %}{{ part.get('text', '') }}{% endfor %}"
+    "{% endif %}"
     "{{ '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
@@ -31,10 +33,11 @@ class Vocabulary:
 
 
 def _beginnings(words: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Given words in the byte alphabet, return the merges that build each from its front, one symbol at a time.
+    """Given words in the byte alphabet, return the merges that build each from its front, one symbol at a
+    time.
 
-    Every merge takes a beginning of a word and its next symbol. Words that start with the space symbol come first, so
-    that a merge for a word without it never acts inside another word's beginning.
+    Every merge takes a beginning of a word and its next symbol. Words that start with the space symbol come
+    first, so that a merge for a word without it never acts inside another word's beginning.
     """
     merges: dict[tuple[str, str], None] = {}
     for word in words:
@@ -62,13 +65,15 @@ def build_vocabulary() -> Vocabulary:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
 
     circle = tuple(ids[word] for word in spoken)
     speech = Speech(
         circle=circle,
         opening=ids[opening],
-        assistant=tokenizer.token_to_id("<|assistant|>"),
+        assistant=tokenizer.get_vocab(with_added_tokens=True)["<|assistant|>"],
         words_a_sentence=WORDS_A_SENTENCE,
         pieces={**dict(zip(circle, CIRCLE, strict=True)), ids[opening]: opening},
     )
@@ -81,8 +86,8 @@ def tokenizer_files(vocabulary: Vocabulary, max_tokens: int) -> dict[str, str]:
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|begin|>",
-        "eos_token": END_TOKEN,
-        "pad_token": END_TOKEN,
+        "eos_token": END,
+        "pad_token": END,
         "clean_up_tokenization_spaces": False,
         "model_max_length": max_tokens,
         "chat_template": CHAT_TEMPLATE,

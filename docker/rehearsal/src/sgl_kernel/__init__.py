@@ -1,10 +1,12 @@
-"""Stand-in (rehearsal only) for SGLang's compiled `sgl_kernel`: the CPU operators that no published wheel carries.
+"""Stand-in (rehearsal only) for SGLang's compiled `sgl_kernel`: the CPU operators that no published wheel
+carries.
 
-Plain PyTorch, written from what each operator has to do at its call sites in SGLang 0.5.23; thirteen operators, enough
-for plain decoding, EAGLE (chain and tree) and n-gram with the `intel_amx` attention backend. Correct, not fast.
+Plain PyTorch, written from what each operator has to do at its call sites in SGLang 0.5.23; thirteen
+operators, enough for plain decoding, EAGLE (chain and tree) and n-gram with the `intel_amx` attention
+backend. Correct, not fast.
 
-`convert_weight_packed` is left out on purpose: SGLang looks for it to decide whether the machine has the packed
-AMX kernels, and without it every other layer takes SGLang's own PyTorch path.
+`convert_weight_packed` is left out on purpose: SGLang looks for it to decide whether the machine has the
+packed AMX kernels, and without it every other layer takes SGLang's own PyTorch path.
 """
 
 from sgl_kernel._attention import decode_attention_cpu, extend_attention_cpu

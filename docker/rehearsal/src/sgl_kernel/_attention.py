@@ -1,8 +1,12 @@
 """Attention over the slot table, for one new token a request (decode) and for several (extend, verify).
 
-Both are registered as operators `torch.ops.sgl_kernel.*`, where SGLang's backend looks for them. All arithmetic is in
-float32; outputs have the query's type. Grouped queries: query head h reads key-value head h // (heads / kv heads).
+Both are registered as operators `torch.ops.sgl_kernel.*`, where SGLang's backend looks for them. All
+arithmetic is in float32; outputs have the query's type. Grouped queries: query head h reads key-value head h
+// (heads / kv heads).
 """
+
+# The compiled operators' signatures are kept whole, unused parameters too.
+# ruff: noqa: ARG001
 
 import torch
 from torch import Tensor
@@ -10,14 +14,16 @@ from torch import Tensor
 _LIBRARY = torch.library.Library("sgl_kernel", "DEF")
 
 _LIBRARY.define(
-    "decode_attention_cpu(Tensor query, Tensor(a!) k_buffer, Tensor(b!) v_buffer, float k_scale, float v_scale,"
+    "decode_attention_cpu(Tensor query, Tensor(a!) k_buffer, Tensor(b!) v_buffer, float k_scale,"
+    " float v_scale,"
     " Tensor(c!) output, Tensor? key, Tensor? value, Tensor loc, Tensor attn_logits, Tensor req_to_token,"
     " Tensor req_pool_indices, Tensor seq_lens, float sm_scale, float logit_cap, bool is_cross_attn,"
     " int sliding_window_size, Tensor? encoder_lens, Tensor? sinks) -> ()"
 )
 _LIBRARY.define(
     "extend_attention_cpu(Tensor query, Tensor? key, Tensor? value, Tensor(a!) output, Tensor k_buffer,"
-    " Tensor v_buffer, float k_scale, float v_scale, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens,"
+    " Tensor v_buffer, float k_scale, float v_scale, Tensor req_to_token, Tensor req_pool_indices,"
+    " Tensor seq_lens,"
     " Tensor extend_seq_lens, Tensor extend_start_loc, int max_len_extend, float sm_scale, float logit_cap,"
     " bool is_cross_attn, int sliding_window_size, Tensor? encoder_lens, Tensor? sinks, Tensor? tree_mask,"
     " bool is_causal) -> ()"
@@ -33,10 +39,12 @@ def _attend(
     logit_cap: float,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Given query [tokens, heads, dim], keys [positions, kv heads, dim], values [positions, kv heads, value dim] and
-    which positions each token sees [tokens, positions] (None: all), return [tokens, heads, value dim] in float32.
+    """Given query [tokens, heads, dim], keys [positions, kv heads, dim], values [positions, kv heads, value
+    dim] and which positions each token sees [tokens, positions] (None: all), return [tokens, heads, value
+    dim] in float32.
 
-    `logit_cap` > 0 bounds the scores to ±cap by tanh; `sinks` [heads] is one more score a head that carries no value.
+    `logit_cap` > 0 bounds the scores to ±cap by tanh; `sinks` [heads] is one more score a head that carries
+    no value.
     """
     kv_heads = keys.shape[1]
     tokens, heads, dim = query.shape
@@ -81,8 +89,9 @@ def _decode_attention(
     encoder_lens: Tensor | None,
     sinks: Tensor | None,
 ) -> None:
-    """Store each request's new key and value (where given) at slot `loc[i]`, then attend with its one query over its
-    whole sequence: columns [0, seq_lens[i]) of its row, or the last `sliding_window_size` of them where that is > 0.
+    """Store each request's new key and value (where given) at slot `loc[i]`, then attend with its one query
+    over its whole sequence: columns [0, seq_lens[i]) of its row, or the last `sliding_window_size` of them
+    where that is > 0.
 
     `attn_logits` is the compiled operator's scratch space and stays untouched.
     """
@@ -109,7 +118,8 @@ def _decode_attention(
 def _visible_positions(
     prefix: int, extend: int, mask: Tensor | None, is_causal: bool, sliding_window_size: int
 ) -> Tensor:
-    """Return which of the `prefix + extend` positions each of the `extend` new tokens sees [extend, prefix + extend]."""
+    """Return which of the `prefix + extend` positions each of the `extend` new tokens sees [extend, prefix +
+    extend]."""
     visible = torch.ones(extend, prefix + extend, dtype=torch.bool)
     if mask is not None:
         visible[:, prefix:] = mask
@@ -145,17 +155,21 @@ def _extend_attention(
     tree_mask: Tensor | None,
     is_causal: bool,
 ) -> None:
-    """Attend with each request's last `extend_seq_lens[i]` tokens over its prefix (from the buffers) and those tokens'
-    own keys and values (from `key`, `value`; from the buffers where they are None).
+    """Attend with each request's last `extend_seq_lens[i]` tokens over its prefix (from the buffers) and
+    those tokens' own keys and values (from `key`, `value`; from the buffers where they are None).
 
-    Without a tree mask a new token sees the new tokens up to itself (all of them if not `is_causal`); with one
-    (flat [requests, n, n], n new tokens a request) it sees those that its mask row names. The prefix is always seen,
-    within the sliding window where that is > 0.
+    Without a tree mask a new token sees the new tokens up to itself (all of them if not `is_causal`); with
+    one (flat [requests, n, n], n new tokens a request) it sees those that its mask row names. The prefix is
+    always seen, within the sliding window where that is > 0.
     """
     _refuse_cross_attention(is_cross_attn)
     masked = 0
     requests = zip(
-        req_pool_indices.tolist(), seq_lens.tolist(), extend_seq_lens.tolist(), extend_start_loc.tolist(), strict=True
+        req_pool_indices.tolist(),
+        seq_lens.tolist(),
+        extend_seq_lens.tolist(),
+        extend_start_loc.tolist(),
+        strict=True,
     )
     for row, length, extend, first in requests:
         if extend == 0:

@@ -1,7 +1,11 @@
 """Which slots of the KV cache a request's tokens live in: reading, writing and copying slots.
 
-`req_to_token` is a table [requests, pool_len]: row r, column p holds the KV slot of request r's token at position p.
+`req_to_token` is a table [requests, pool_len]: row r, column p holds the KV slot of request r's token at
+position p.
 """
+
+# The compiled operators' signatures are kept whole, unused parameters too.
+# ruff: noqa: ARG001
 
 import ctypes
 
@@ -16,8 +20,8 @@ def assign_req_to_token_pool_cpu(
     out_cache_loc: torch.Tensor,
     pool_len: int,
 ) -> None:
-    """Given newly allocated slots, laid end to end request by request, write request i's share of them into columns
-    [start_offset[i], end_offset[i]) of its row."""
+    """Given newly allocated slots, laid end to end request by request, write request i's share of them into
+    columns [start_offset[i], end_offset[i]) of its row."""
     taken = 0
     rows = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
     for row, start, end in rows:
@@ -33,7 +37,8 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: torch.Tensor,
     pool_len: int,
 ) -> None:
-    """The reverse: read columns [start_offset[i], end_offset[i]) of each request's row into `out_cache_loc`, end to end."""
+    """The reverse: read columns [start_offset[i], end_offset[i]) of each request's row into `out_cache_loc`,
+    end to end."""
     taken = 0
     rows = zip(req_pool_indices.tolist(), start_offset.tolist(), end_offset.tolist(), strict=True)
     for row, start, end in rows:
@@ -50,7 +55,8 @@ def assign_draft_cache_locs_contiguous_cpu(
     topk: int,
     num_steps: int,
 ) -> None:
-    """Read the `topk * num_steps` slots that follow each request's sequence: where its draft tokens are to be stored."""
+    """Read the `topk * num_steps` slots that follow each request's sequence: where its draft tokens are to be
+    stored."""
     width = topk * num_steps
     columns = seq_lens.to(torch.int64)[:, None] + torch.arange(width)
     slots = req_to_token[req_pool_indices.to(torch.int64)[:, None], columns]
@@ -65,8 +71,9 @@ def build_draft_decode_metadata_cpu(
     num_steps: int,
     pool_len: int,
 ) -> torch.Tensor:
-    """Given `topk` branches a request, return one table row a branch [requests * topk, pool_len]: the request's own
-    sequence, then that branch's `num_steps` draft slots (which the request's row holds branch after branch)."""
+    """Given `topk` branches a request, return one table row a branch [requests * topk, pool_len]: the
+    request's own sequence, then that branch's `num_steps` draft slots (which the request's row holds branch
+    after branch)."""
     table = req_to_token[req_pool_indices.to(torch.int64)].repeat_interleave(topk, dim=0)
     lengths = seq_lens.to(torch.int64).repeat_interleave(topk)[:, None]
     branch = torch.arange(topk).repeat(seq_lens.numel())[:, None]
@@ -81,7 +88,8 @@ def build_draft_decode_metadata_cpu(
 def copy_all_layer_kv_cache_cpu(
     data_ptrs: torch.Tensor, strides: torch.Tensor, tgt_loc: torch.Tensor, src_loc: torch.Tensor
 ) -> None:
-    """Copy slot `src_loc[j]` to slot `tgt_loc[j]` in every buffer (address data_ptrs[i], strides[i] bytes a slot).
+    """Copy slot `src_loc[j]` to slot `tgt_loc[j]` in every buffer (address data_ptrs[i], strides[i] bytes a
+    slot).
 
     All sources are read before any target is written, so the two may overlap.
     """

@@ -1,7 +1,7 @@
 """Trees of draft tokens: building one from the drafter's choices, and greedy acceptance along one.
 
-A tree of n nodes a request: node 0 is the last accepted token, the others are drafts. `first child` and
-`next sibling` links (-1 for none) are node numbers inside the request; siblings are linked in ascending order.
+A tree of n nodes a request: node 0 is the last accepted token, the others are drafts. `first child` and `next
+sibling` links (-1 for none) are node numbers inside the request; siblings are linked in ascending order.
 """
 
 import torch
@@ -12,9 +12,11 @@ QLEN_ONLY = 1
 
 
 def _parents_of(selected: list[int], parent_list: list[int], topk: int) -> list[int | None]:
-    """Given the candidates chosen for nodes 1.. (ascending), return each such node's parent node, None if unknown.
+    """Given the candidates chosen for nodes 1.. (ascending), return each such node's parent node, None if
+    unknown.
 
-    Candidate c was drafted from group c // topk; group 0 is the root, group g > 0 is candidate parent_list[g].
+    Candidate c was drafted from group c // topk; group 0 is the root, group g > 0 is candidate
+    parent_list[g].
     """
     node_of_candidate: dict[int, int] = {}
     for node, candidate in enumerate(selected, start=1):
@@ -42,8 +44,8 @@ def build_tree_kernel_efficient_cpu(
 ) -> None:
     """Given the drafter's choices, fill each node's position, links and visibility mask.
 
-    QLEN_ONLY: the mask is [requests, n, n] flat; FULL_MASK: a request's rows also have its whole prefix in front, which
-    the caller has set to True. A node sees the root, its ancestors and itself.
+    QLEN_ONLY: the mask is [requests, n, n] flat; FULL_MASK: a request's rows also have its whole prefix in
+    front, which the caller has set to True. A node sees the root, its ancestors and itself.
     """
     nodes = draft_token_num
     lengths = verified_seq_len.tolist()
@@ -51,7 +53,9 @@ def build_tree_kernel_efficient_cpu(
     for request, length in enumerate(lengths):
         prefix = length if int(tree_mask_mode) == FULL_MASK else 0
         if int(tree_mask_mode) not in (FULL_MASK, QLEN_ONLY):
-            raise NotImplementedError(f"tree mask mode {tree_mask_mode} is not part of the rehearsal stand-in")
+            raise NotImplementedError(
+                f"tree mask mode {tree_mask_mode} is not part of the rehearsal stand-in"
+            )
         mask = tree_mask[mask_start : mask_start + nodes * (prefix + nodes)].view(nodes, prefix + nodes)
         mask_start += mask.numel()
         visible = mask[:, prefix:]
@@ -96,9 +100,10 @@ def verify_tree_greedy_cpu(
 ) -> None:
     """Walk down each request's tree while a child carries the token the target predicts at the current node.
 
-    Writes per request: the flat indices of the accepted nodes, root first (`accept_index`), the number of accepted
-    drafts (`accept_token_num`, without the bonus token), and into `predicts` (flat) the target's token at each accepted
-    node, the bonus token last. At most `accept_index.shape[1] - 1` drafts are accepted.
+    Writes per request: the flat indices of the accepted nodes, root first (`accept_index`), the number of
+    accepted drafts (`accept_token_num`, without the bonus token), and into `predicts` (flat) the target's
+    token at each accepted node, the bonus token last. At most `accept_index.shape[1] - 1` drafts are
+    accepted.
     """
     predicted = target_predict.flatten().tolist()
     width = accept_index.shape[1]

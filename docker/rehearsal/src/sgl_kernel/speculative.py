@@ -13,19 +13,21 @@ def reconstruct_indices_from_tree_mask(
     batch_size: int,
     draft_token_num: int,
 ) -> None:
-    """Given masks [batch_size, n, n] (flat) where (i, j) says that node j is an ancestor of node i (entries with
-    j >= i are ignored), write each node's position (sequence length + number of ancestors), flat index, first child
-    and next sibling (-1 for none).
+    """Given masks [batch_size, n, n] (flat) where (i, j) says that node j is an ancestor of node i (entries
+    with j >= i are ignored), write each node's position (sequence length + number of ancestors), flat index,
+    first child and next sibling (-1 for none).
 
-    A node's parent is its ancestor of the highest number, its first child the lowest node it is an ancestor of, its
-    next sibling the next node of the same parent; roots have no siblings.
+    A node's parent is its ancestor of the highest number, its first child the lowest node it is an ancestor
+    of, its next sibling the next node of the same parent; roots have no siblings.
     """
     n = draft_token_num
     masks = tree_mask[: batch_size * n * n].view(batch_size, n, n).to(torch.bool).tril(-1)
     nodes = torch.arange(n)
     parents = torch.where(masks, nodes, -1).amax(dim=2)
     children = torch.where(masks, nodes[:, None], n).amin(dim=1)
-    same_parent = (parents[:, :, None] == parents[:, None, :]) & (nodes[:, None] > nodes) & (parents >= 0)[:, None, :]
+    same_parent = (
+        (parents[:, :, None] == parents[:, None, :]) & (nodes[:, None] > nodes) & (parents >= 0)[:, None, :]
+    )
     siblings = torch.where(same_parent, nodes[:, None], n).amin(dim=1)
 
     depths = masks.sum(dim=2)
