@@ -99,7 +99,7 @@ def classify_hang(step: str, limit_seconds: float, views: Sequence[RankView]) ->
     limit = f"{limit_seconds:g} s"
     if len(behind) == len(views):
         cause = (
-            f"all ranks still at: {where}, after {limit}; they wait in the collective itself (the transport)"
+            f"all ranks still at: {where}, after {limit}; no rank is behind, which points to the transport"
         )
     else:
         waiting = ", ".join(str(view.rank) for view in views if view not in behind)

@@ -29,8 +29,8 @@ for stage in "$@"; do
     search-nop2p) NCCL_P2P_DISABLE=1 probe search-nop2p 150 allreduce --ranks 2 --budget-seconds 110 --plot "$out/allreduce-nop2p.png" ;;
     search-noshm) NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 probe search-noshm 150 allreduce --ranks 2 --budget-seconds 100 --plot "$out/allreduce-noshm.png" ;;
     tree) probe tree 60 allreduce --ranks 2 --tokens 1,4 --candidates tree-for-all ;;
-    shared)
-      probe shared-fusion 120 fusion --share-gpu --ranks 2 --tokens 1,3,4,8,64 --count 16
+    shared | shared-allreduce)
+      [ "$stage" = shared-allreduce ] || probe shared-fusion 120 fusion --share-gpu --ranks 2 --tokens 1,3,4,8,64 --count 16
       probe shared-allreduce 120 allreduce --share-gpu --ranks 2 --tokens 1,4,64 --count 16 ;;
     fusion) probe fusion 90 fusion --ranks 2 ;;
     grid-nop2p)

@@ -126,7 +126,8 @@ class FlashInferPcieIpcAllReduce(_Plain):
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         stream = torch.cuda.current_stream()
-        if stream != self._stream:
+        # A torch stream is never unequal to None, so that case has to be asked for.
+        if self._stream is None or stream != self._stream:
             # One workspace serves one stream; capture uses another one than eager calls.
             self._workspace.rebind_stream()
             self._stream = stream

@@ -234,3 +234,15 @@ def test_unknown_fusion_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(DeployKitError) as caught:
         named_fusions(["flashinfer"], 2)
     assert "flashinfer-auto" in (caught.value.allowed or "")
+
+
+def test_ranks_on_one_gpu_decide_nothing_but_show_what_is_wrong() -> None:
+    right = Record(SYMM, Outcome("ok"), ranks_agree=True)
+    done = run(right, shared_gpu=True)
+    summary = summarize(done)
+    assert summary["verdict"] == "unknown"
+    assert summary["sizes"]["1"]["fastest"] is None
+    assert make_receipt(done, summary, kind="allreduce", host_name="x", model_name="m", command="c").rehearsal
+    assert "one GPU" in shown(describe(done, summary))
+    wrong = Record(SYMM, Outcome("wrong", "replay", (1,), "1 of 7168 elements differ"))
+    assert summarize(run(wrong, shared_gpu=True))["verdict"] == "fail"
