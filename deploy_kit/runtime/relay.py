@@ -21,6 +21,8 @@ OUTPUT_LIMIT_BYTES = 8 << 20
 WATCHER_LIMIT_BYTES = 16 << 20
 # Lines come one by one; reading them in batches costs a hundredth, and nobody sees 10 ms.
 BATCH_SECONDS = 0.01
+# After a read that shows a flood, read without pause for this long: the pipe must not fill.
+FLOOD_SECONDS = 0.5
 _F_SETPIPE_SZ = 1031
 HIDDEN = b"[secret]"
 
@@ -102,6 +104,7 @@ class Relay:
 
     def _read(self) -> None:
         held = b""
+        flood_until = 0.0
         descriptor = self._source.fileno()
         try:
             while chunk := os.read(descriptor, PIPE_BYTES):
@@ -109,7 +112,9 @@ class Relay:
                 if self._secret is not None:
                     chunk, held = redact(held + chunk, self._secret)
                 self._pass(chunk)
-                if len(chunk) < PIPE_BYTES // 4:
+                if len(chunk) >= PIPE_BYTES // 4:
+                    flood_until = time.monotonic() + FLOOD_SECONDS
+                elif time.monotonic() > flood_until:
                     time.sleep(BATCH_SECONDS)
         finally:
             self._pass(held)

@@ -24,6 +24,7 @@ from deploy_kit.runtime.postmortem import write_post_mortem
 from deploy_kit.runtime.process_facts import GroupFacts, count_memory_kills, look_at_group
 from deploy_kit.runtime.readiness import Readiness
 from deploy_kit.runtime.state import EngineState, write_state
+from deploy_kit.startup.causes import CAUSES
 from deploy_kit.startup.run import Explanation
 from deploy_kit.startup.status import PHASES, StartupStatus, StatusBoard
 from deploy_kit.startup.watcher import StartupWatcher
@@ -233,7 +234,11 @@ class Supervisor:
             self._publish(force=True)
             engine.send(signal.SIGTERM)
             self._say(f"stopping: the engine has {self._drain_seconds:.0f} s to answer what it accepted")
-        elif reason is not None:
+        explanation = None
+        if reason is not None and not asked:
+            # Judged before we end it: afterwards its last words are those of an orderly stop.
+            with self._lock:
+                explanation = self._explain_own_end(reason)
             self._say(reason + ": ending it")
         code = engine.stop(
             grace_seconds=self._drain_seconds if asked else (0.0 if reason is not None else 5.0),
@@ -244,28 +249,31 @@ class Supervisor:
         oom = kills is not None and self._kills_before is not None and kills > self._kills_before
         with self._lock:
             self.watcher.close()
-            explanation = None if asked else self._explain_end(code, reason, oom=oom)
+            if explanation is None and not asked:
+                self.watcher.note_exit(code, oom_killed=oom)
+                explanation = self.watcher.explain()
         return self._report(engine, code, explanation)
 
-    def _explain_end(self, code: int, reason: str | None, *, oom: bool) -> Explanation:
-        if reason is not None:
-            stalled = self._stalled
-            hung = self.watcher.explain() if stalled else None
-            if hung is not None and hung.verdict == "hung":
-                return replace(hung, evidence=(*stalled, *hung.evidence), remarks=(*hung.remarks, reason))
-            if stalled:
-                return replace(
-                    self.watcher.explain(),
-                    verdict="hung",
-                    cause=reason,
-                    cause_id="stalled",
-                    evidence=stalled,
-                    exit_code=int(ExitCode.ENGINE_HUNG),
-                )
-            self.watcher.note_exit(-9 if self._lost_since is not None else 1, oom_killed=oom)
-            return replace(found := self.watcher.explain(), remarks=(*found.remarks, reason))
-        self.watcher.note_exit(code, oom_killed=oom)
-        return self.watcher.explain()
+    def _explain_own_end(self, reason: str) -> Explanation:
+        """Return why we end the engine ourselves."""
+        if self._dead_since is None and self._lost_since is not None:
+            self.watcher.note_exit(-9)
+        found = self.watcher.explain()
+        if self._dead_since is not None or self._lost_since is not None:
+            return replace(found, remarks=(*found.remarks, reason))
+        if found.verdict == "hung":
+            evidence = (*self._stalled, *found.evidence)
+            return replace(found, evidence=evidence, remarks=(*found.remarks, reason))
+        return replace(
+            found,
+            verdict="hung",
+            cause=f"nothing advanced in phase {self._phase}",
+            cause_id="stalled",
+            remedy=CAUSES["stalled"].remedy,
+            evidence=self._stalled,
+            remarks=(*found.remarks, reason),
+            exit_code=int(ExitCode.ENGINE_HUNG),
+        )
 
     def _report(self, engine: Engine, code: int, explanation: Explanation | None) -> int:
         self._enter("exited")
