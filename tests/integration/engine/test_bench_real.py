@@ -25,7 +25,10 @@ from deploy_kit.decision.evidence import gather
 from deploy_kit.receipts import Receipt
 
 DRAFTER = "accept-2.75"
-ROUNDS = 4
+TOKENS = 97
+ROUNDS = 3
+
+pytestmark = pytest.mark.timeout(1200)  # two servers and every measurement, on a machine that may be busy
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def servers(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def measure(server: Server, profile: str, seed: int, *concurrencies: int) -> Receipt:
     settings = Settings(
-        concurrencies=concurrencies, rounds=1, requests_per_stream=3, output_tokens=161, seed=seed
+        concurrencies=concurrencies, rounds=1, requests_per_stream=2, output_tokens=TOKENS, seed=seed
     )
     about = About(profile=profile, host="rehearsal", server_start=server.url)
     return asyncio.run(bench(parse_endpoint(server.url), built_in(), settings, about, interface="sglang"))
@@ -59,7 +62,7 @@ def measure(server: Server, profile: str, seed: int, *concurrencies: int) -> Rec
 
 @pytest.fixture(scope="module")
 def receipts(servers: dict[str, Server]) -> list[Receipt]:
-    return [measure(server, profile, 1, 1, 4) for _ in range(ROUNDS) for profile, server in servers.items()]
+    return [measure(server, profile, 1, 1, 3) for _ in range(ROUNDS) for profile, server in servers.items()]
 
 
 def cells(receipts: list[Receipt], profile: str) -> list[CellRound]:
@@ -71,7 +74,7 @@ def test_every_request_came_whole_and_is_marked_as_rehearsal(receipts: list[Rece
     for receipt in receipts:
         assert receipt.rehearsal, "an engine on CPUs is a rehearsal, whoever measures it"
         assert receipt.summary["errors"] == {}
-        assert len(receipt.samples) == 3 + 12
+        assert len(receipt.samples) == 2 + 6
         assert receipt.versions["sglang"]
 
 
@@ -117,7 +120,7 @@ def test_it_agrees_with_sglangs_own_client(servers: dict[str, Server], models: P
     ratios = []
     for seed in range(3):
         (cell,) = cells([measure(server, "baseline", seed, 2)], "baseline")
-        theirs = sglang_client(server, models, tmp_path, concurrency=2, requests=6)
+        theirs = sglang_client(server, models, tmp_path, concurrency=2, requests=4)
         assert cell.tpot_seconds is not None
         ratios.append(cell.tpot_seconds.mean / theirs)
     assert 0.75 < statistics.median(ratios) < 1.33, ratios
@@ -131,7 +134,7 @@ def sglang_client(server: Server, models: Path, folder: Path, *, concurrency: in
         [
             sys.executable, "-m", "sglang.bench_serving",
             "--backend", "sglang", "--host", "127.0.0.1", "--port", server.url.rpartition(":")[2],
-            "--dataset-name", "random-ids", "--random-input-len", "200", "--random-output-len", "161",
+            "--dataset-name", "random-ids", "--random-input-len", "200", "--random-output-len", str(TOKENS),
             "--random-range-ratio", "1.0", "--num-prompts", str(requests),
             "--max-concurrency", str(concurrency), "--warmup-requests", "1",
             "--tokenizer", str(models / "target"), "--model", str(models / "target"),
