@@ -6,6 +6,7 @@ The tests build on each other in the order written. The rehearsal's texts and ac
 import asyncio
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -221,7 +222,9 @@ def test_a_taken_port_is_refused_and_its_holder_named() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        done = run("deploy-kit", "up", "--profile", "baseline", "--port", str(port), "--json")
+        done = run(
+            sys.executable, "-m", "deploy_kit", "up", "--profile", "baseline", "--port", str(port), "--json"
+        )
     assert done.returncode == 12, done.stdout
     assert str(port) in json.loads(done.stdout)["found"]
     assert "pytest" in json.loads(done.stdout)["found"] or "python" in json.loads(done.stdout)["found"]
