@@ -31,13 +31,15 @@ STEADY = """
 import os, sys, time
 rate, seconds = int(sys.argv[1]), float(sys.argv[2])
 lines = sys.stdin.buffer.read().splitlines(keepends=True)
-begun, done = time.monotonic(), 0
+begun, done, writing = time.monotonic(), 0, 0.0
 while (now := time.monotonic() - begun) < seconds:
     while done < now * rate:
+        before = time.perf_counter()
         os.write(1, lines[done % len(lines)])
+        writing += time.perf_counter() - before
         done += 1
     time.sleep(0.001)
-print(done, file=sys.stderr)
+print(done, writing, file=sys.stderr)
 """
 FLOOD_BLOCKS = 2_000
 FLOOD = """
@@ -83,22 +85,33 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=7)
     options = parser.parse_args()
+    steady = [str(options.rate), str(options.seconds)]
     cpu, wall = time.process_time(), time.monotonic()
-    lines = int(follow(STEADY, [str(options.rate), str(options.seconds)], watched=True))
+    lines = int(follow(STEADY, steady, watched=True).split()[0])
     share = (time.process_time() - cpu) / (time.monotonic() - wall)
     print(
         f"steady: {lines} lines in {options.seconds:.0f} s: {share:.1%} of one core (own CPU time / wall time)"
     )
+    short = [str(options.rate), "2"]
     ratios = []
+    for pair in range(options.pairs):
+        order = (True, False) if pair % 2 else (False, True)
+        spent = {watched: float(follow(STEADY, short, watched=watched).split()[1]) for watched in order}
+        ratios.append(spent[True] / spent[False])
+    print(
+        f"steady: the writer's time inside write() with us / with a reader that throws away: median"
+        f" {statistics.median(ratios):.2f} (paired, {options.pairs} pairs, {min(ratios):.2f} to {max(ratios):.2f})"
+    )
+    ratios, speeds = [], []
+    mega = FLOOD_BLOCKS * 64 * len(b"".join(MIXED)) / 1e6
     for pair in range(options.pairs):
         order = (True, False) if pair % 2 else (False, True)
         took = {watched: float(follow(FLOOD, [str(FLOOD_BLOCKS)], watched=watched)) for watched in order}
         ratios.append(took[True] / took[False])
-    mega = FLOOD_BLOCKS * 64 * len(b"".join(MIXED)) / 1e6
+        speeds.append(mega / took[True])
     print(
-        f"flood: {mega:.0f} MB written as fast as they go; writer's time with us / with a reader that throws away:"
-        f" median {statistics.median(ratios):.2f} (paired, {options.pairs} pairs, {min(ratios):.2f}"
-        f" to {max(ratios):.2f})"
+        f"flood: {mega:.0f} MB ({mega * 1e6 / len(b''.join(MIXED)) * len(MIXED):.0f} lines) written as fast as they go:"
+        f" {statistics.median(speeds):.0f} MB/s with us; writer's time ratio, paired: median {statistics.median(ratios):.2f}"
     )
 
 
