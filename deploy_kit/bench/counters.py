@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deploy_kit.bench.model import EngineCell
 from deploy_kit.metrics.reading import read
 from deploy_kit.metrics.text import parse
+from deploy_kit.receipts.bench import EngineCell
 
 _SPEC = ("accept_length", "cycle_seconds")  # our plug-in's histograms; its others are forward phases
 

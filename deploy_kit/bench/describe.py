@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deploy_kit.bench.model import CellRound, Spread, parse_bench
 from deploy_kit.receipts import Receipt
+from deploy_kit.receipts.bench import CellRound, Spread, parse_bench
 
 
 def describe(receipt: Receipt) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy_kit.bench.answers import Answer
-from deploy_kit.bench.model import CellRound, EngineCell, Spread, context_band
+from deploy_kit.receipts.bench import CellRound, EngineCell, Spread, context_band
 
 
 @dataclass(frozen=True)

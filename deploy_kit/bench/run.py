@@ -16,12 +16,12 @@ from deploy_kit.bench.answers import Interface
 from deploy_kit.bench.counters import Counters, engine_cell, read_counters
 from deploy_kit.bench.load import CellRun, Script, Sender, closed_loop, first_error, open_loop
 from deploy_kit.bench.measure import cell_round
-from deploy_kit.bench.model import BenchSubject, BenchSummary, CellRound, Workload
 from deploy_kit.bench.prompts import PromptSet
 from deploy_kit.bench.stream import Client, Endpoint
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.receipts import Host, Receipt, new_receipt
+from deploy_kit.receipts.bench import BenchSubject, BenchSummary, CellRound, Workload
 
 WARM_UP_TOKENS = 32
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploy_kit.bench.model import BenchSubject, CellRound, parse_bench
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.receipts import Receipt
+from deploy_kit.receipts.bench import BenchSubject, CellRound, parse_bench
 
 
 @dataclass(frozen=True, order=True)

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from deploy_kit.bench.model import parse_bench
 from deploy_kit.errors import DeployKitError
 from deploy_kit.receipts import Receipt
+from deploy_kit.receipts.bench import parse_bench
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from deploy_kit.bench.answers import Answer
 from deploy_kit.bench.counters import engine_cell, read_counters
 from deploy_kit.bench.load import poisson_arrivals
 from deploy_kit.bench.measure import Sample, cell_round, percentile
-from deploy_kit.bench.model import EngineCell
 from deploy_kit.bench.prompts import built_in, from_file
 from deploy_kit.bench.run import Settings, cell_scripts
 from deploy_kit.errors import DeployKitError
+from deploy_kit.receipts.bench import EngineCell
 
 
 def answer(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from deploy_kit.bench.model import context_band
 from deploy_kit.cli.decide import app
 from deploy_kit.decision.choose import EvidenceRules, decide
 from deploy_kit.decision.estimate import Candidate
@@ -18,6 +17,7 @@ from deploy_kit.decision.traffic import parse_traffic
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.receipts import Host, Receipt, new_receipt, write_receipt
+from deploy_kit.receipts.bench import context_band
 
 VERSIONS = {"stack": "current", "sglang": "0.5.23", "deploy-kit": "0.1"}
 
