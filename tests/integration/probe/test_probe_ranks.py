@@ -131,7 +131,7 @@ def test_the_search_finds_the_best_of_a_known_landscape(
     monkeypatch.setenv("DEPLOY_KIT_PROBE_STANDIN_LANDSCAPE", "1")
     axes = ["protocol", "channels"]
     given = settings(
-        torch_python, tokens=(1,), count=3, budget_seconds=60, screening_replays=3, check_repeats=1
+        torch_python, tokens=(1,), count=3, budget_seconds=200, screening_replays=3, check_repeats=1
     )
     first = [
         c
