@@ -31,7 +31,7 @@ def test_story_first_position() -> None:
     assert one.accept_length == pytest.approx(1.747)
     assert one.tokens_per_second == pytest.approx(58.23, abs=0.01)
     assert one.break_even == pytest.approx(2.46)
-    assert one.accept_length < one.break_even
+    assert one.break_even is not None and one.accept_length < one.break_even
     assert one.needed == (None,)
     # The same acceptance at all three positions would pay: 1 + 0.747 + 0.558 + 0.417.
     three = predict([0.747] * 3, cycle_seconds=STORY_CYCLE, baseline_tokens_per_second=STORY_BASELINE)
@@ -83,7 +83,7 @@ def test_more_acceptance_never_shortens(rates: list[float], place: int, more: fl
 @given(st.lists(st.floats(0.05, 0.95), min_size=1, max_size=6), st.floats(0.02, 0.2), st.floats(5, 60))
 def test_needed_rates_reach_the_break_even(rates: list[float], cycle: float, baseline: float) -> None:
     result = predict(rates, cycle_seconds=cycle, baseline_tokens_per_second=baseline)
-    assert result.break_even == pytest.approx(cycle * baseline)
+    assert result.break_even is not None and result.break_even == pytest.approx(cycle * baseline)
     for place, rate in enumerate(result.needed):
         changed = [*rates[:place], 1.0 if rate is None else rate, *rates[place + 1 :]]
         length = predict_chain(changed)[0]
