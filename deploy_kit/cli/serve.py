@@ -20,6 +20,11 @@ def serve(
     drafter: str | None = typer.Option(None, "--drafter", help="Another drafter. [DEPLOY_KIT_DRAFTER]"),
     lever: list[str] = typer.Option([], "--lever", help="A lever; may be repeated. [DEPLOY_KIT_LEVERS]"),
     configs: Path | None = typer.Option(None, "--configs", help="The configurations' folder."),
+    allow_missing_telemetry: bool = typer.Option(
+        False,
+        "--allow-missing-telemetry",
+        help="Serve even when the telemetry plug-in did not apply. [DEPLOY_KIT_ALLOW_MISSING_TELEMETRY]",
+    ),
     check: bool = typer.Option(False, "--check", help="Only check the plan's flags against this SGLang."),
     as_json: bool = typer.Option(False, "--json", help="With --check: print the result as JSON."),
 ) -> None:
@@ -41,6 +46,7 @@ def serve(
         model=model or settings.model,
         drafter=drafter or settings.drafter,
         levers=tuple(lever) or settings.levers,
+        allow_missing_telemetry=allow_missing_telemetry or settings.allow_missing_telemetry,
     )
     catalog = Catalog.find(configs)
     if check:

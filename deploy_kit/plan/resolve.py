@@ -150,6 +150,8 @@ def make_environment(model: Model, host: Host, levers: Sequence[Lever]) -> tuple
     merged = {
         # SGLang's dependencies ship plug-ins of their own in the same group: ours only.
         "SGLANG_PLUGINS": ",".join(plugins),
+        # Without it SGLang's forward times stay zero on GPUs, and nobody would see what a verify costs.
+        **({"SGLANG_ENABLE_METRICS_DEVICE_TIMER": "1"} if host.accelerator == "cuda" else {}),
         **model.environment,
         **host.environment,
         **host.nccl,

@@ -46,7 +46,8 @@ def look_at_group(group: int, proc: Path = Path("/proc")) -> GroupFacts:
         resident += int(fields[21]) * _PAGE
         if state in "Tt":
             stopped.append((pid, name))
-        if name.startswith(_SCHEDULER_NAMES):
+        # The launcher's own children only: what a scheduler forks carries its name until it execs.
+        if name.startswith(_SCHEDULER_NAMES) and int(fields[1]) == group:
             schedulers.add(pid)
         read += _read_bytes(folder)
     return GroupFacts(count, cpu, resident, read, tuple(stopped), frozenset(schedulers))

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from deploy_kit.files import file_error
 from deploy_kit.plan.model import Plan
@@ -16,6 +17,7 @@ from deploy_kit.runtime.secret import read_api_key, write_engine_config
 from deploy_kit.runtime.settings import Settings
 from deploy_kit.runtime.supervisor import Supervisor
 from deploy_kit.startup.status import StatusBoard
+from deploy_kit.telemetry.status import clear_status, explain_missing, read_status
 
 
 def make_child_environment(plan: Plan, base: Mapping[str, str], *, state_directory: object) -> dict[str, str]:
@@ -47,6 +49,7 @@ def serve(plan: Plan, settings: Settings) -> int:
     url = f"http://{f'[{address}]' if ':' in address else address}:{plan.port}"
     environment = make_child_environment(plan, os.environ, state_directory=folder)
     board = StatusBoard()
+    clear_status(folder)  # an earlier run's file would vouch for this one
 
     def start(observer: Callable[[bytes], None]) -> Engine:
         return Engine(argv, environment, secret=api_key, observer=observer)
@@ -62,6 +65,9 @@ def serve(plan: Plan, settings: Settings) -> int:
         secret=api_key,
         stop_hung_seconds=settings.stop_hung_seconds,
         drain_seconds=settings.drain_seconds,
+        telemetry_missing=lambda: (
+            None if settings.allow_missing_telemetry else explain_missing(read_status(folder))
+        ),
     )
 
     def on_signal(signum: int, _frame: object) -> None:
@@ -83,6 +89,7 @@ def _start_exporter(
     from deploy_kit.exporter.facts import PlanFacts
     from deploy_kit.exporter.server import start_exporter
 
+    baseline = read_baseline(plan, settings.receipts)
     exporter = start_exporter(
         settings.exporter_port,
         address=settings.address,
@@ -95,8 +102,31 @@ def _start_exporter(
             host=plan.host,
             rehearsal=plan.rehearsal,
             speculative=any(word.startswith("--speculative-algorithm") for word in plan.argv),
+            baseline_step_seconds=baseline,
+            baseline_source="receipt" if baseline else "unknown",
         ),
         startup=board.read,
         api_key=api_key,
     )
     return exporter.stop
+
+
+def read_baseline(plan: Plan, folder: Path | None) -> dict[int, float]:
+    """Return the plain decode step in seconds by concurrency, from receipts of this plan's host, model,
+    levers and SGLang; empty when there is none: break-even and speed-up are then absent, not guessed."""
+    from deploy_kit.exporter.baseline import baseline_from_receipts
+    from deploy_kit.receipts import read_receipts
+
+    if folder is None or not folder.is_dir():
+        return {}
+    baseline = baseline_from_receipts(
+        read_receipts(folder, kind="bench").receipts,
+        host=plan.host,
+        model=plan.model,
+        rehearsal=plan.rehearsal,
+        levers=plan.levers,
+        sglang_version=dict(plan.versions).get("sglang"),
+    )
+    if not baseline.step_seconds and baseline.reason:
+        sys.stderr.write(f"deploy-kit: no baseline in {folder}: {baseline.reason}\n")
+    return baseline.step_seconds

@@ -13,6 +13,7 @@ from deploy_kit.exit_codes import ExitCode
 DEFAULT_HOST_FILE = Path("/etc/deploy-kit/host.toml")
 DEFAULT_STATE_DIRECTORY = Path("/run/deploy-kit")
 DEFAULT_API_KEY_FILE = Path("/run/secrets/api_key")
+DEFAULT_RECEIPTS = Path("/var/lib/deploy-kit/receipts")
 DEFAULT_EXPORTER_PORT = 9400
 DEFAULT_DRAIN_SECONDS = 60.0
 
@@ -33,6 +34,8 @@ class Settings:
     state_directory: Path
     stop_hung_seconds: float | None = None
     drain_seconds: float = DEFAULT_DRAIN_SECONDS
+    receipts: Path | None = None
+    allow_missing_telemetry: bool = False
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -48,6 +51,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     key_file = text("API_KEY_FILE")
     if key_file is None and DEFAULT_API_KEY_FILE.exists():
         key_file = str(DEFAULT_API_KEY_FILE)
+    receipts = text("RECEIPTS")
+    if receipts is None and DEFAULT_RECEIPTS.is_dir():
+        receipts = str(DEFAULT_RECEIPTS)
     return Settings(
         host=host,
         model=text("MODEL"),
@@ -61,6 +67,10 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         state_directory=Path(text("STATE_DIR") or DEFAULT_STATE_DIRECTORY),
         stop_hung_seconds=_seconds("DEPLOY_KIT_STOP_HUNG_SECONDS", text("STOP_HUNG_SECONDS")),
         drain_seconds=_seconds("DEPLOY_KIT_DRAIN_SECONDS", text("DRAIN_SECONDS")) or DEFAULT_DRAIN_SECONDS,
+        receipts=Path(receipts) if receipts is not None else None,
+        allow_missing_telemetry=_switch(
+            "DEPLOY_KIT_ALLOW_MISSING_TELEMETRY", text("ALLOW_MISSING_TELEMETRY")
+        ),
     )
 
 
@@ -72,6 +82,14 @@ def _port(name: str, value: str | None, default: int) -> int:
             "not a port", key=name, found=value, allowed="1 to 65535", exit_code=ExitCode.CONFIG
         )
     return int(value)
+
+
+def _switch(name: str, value: str | None) -> bool:
+    if value is not None and value.lower() not in ("0", "1", "false", "true"):
+        raise DeployKitError(
+            "not a switch", key=name, found=value, allowed="1, true, 0 or false", exit_code=ExitCode.CONFIG
+        )
+    return value is not None and value.lower() in ("1", "true")
 
 
 def _seconds(name: str, value: str | None) -> float | None:

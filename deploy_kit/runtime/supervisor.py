@@ -58,6 +58,7 @@ class Supervisor:
         secret: str | None = None,
         stop_hung_seconds: float | None = None,
         drain_seconds: float = DRAIN_SECONDS,
+        telemetry_missing: Callable[[], str | None] = lambda: None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._plan = plan
@@ -70,6 +71,8 @@ class Supervisor:
         self._secret = secret
         self._stop_hung_seconds = stop_hung_seconds
         self._drain_seconds = drain_seconds
+        self._telemetry_missing = telemetry_missing
+        self._without_telemetry: str | None = None
         self._say = say or _say
         self.watcher = StartupWatcher()
         self._lock = threading.Lock()
@@ -137,6 +140,10 @@ class Supervisor:
                 seen = self._look()
                 self._missing = seen.missing
                 if seen.ready and not self._stopping.is_set():
+                    # SGLang only logs a hook that does not apply; a plan without its metrics is not ready.
+                    self._without_telemetry = self._telemetry_missing()
+                    if self._without_telemetry is not None:
+                        return
                     with self._lock:
                         self.watcher.note_ready()
                     self._ready_at = time.time()
@@ -211,6 +218,8 @@ class Supervisor:
         with self._lock:
             dead = self.watcher.phase == "exited" and not self._stopping.is_set()
         self._dead_since = (self._dead_since or now) if dead else None
+        if self._without_telemetry is not None:
+            return self._without_telemetry
         if self._dead_since is not None and now - self._dead_since > LAST_WORDS_SECONDS:
             return "the engine said that one of its processes died, and did not end by itself"
         if self._lost_since is not None and now - self._lost_since > LAST_WORDS_SECONDS:
@@ -261,6 +270,15 @@ class Supervisor:
         found = self.watcher.explain()
         if self._dead_since is not None or self._lost_since is not None:
             return replace(found, remarks=(*found.remarks, reason))
+        if self._without_telemetry is not None:
+            return replace(
+                found,
+                verdict="crashed",
+                cause=reason,
+                cause_id="telemetry",
+                remedy="correct it, or serve without it: --allow-missing-telemetry",
+                exit_code=int(ExitCode.ENGINE_TELEMETRY),
+            )
         if found.verdict == "hung":
             evidence = (*self._stalled, *found.evidence)
             return replace(found, evidence=evidence, remarks=(*found.remarks, reason))
