@@ -151,6 +151,12 @@ CAUSES = _table(
         ExitCode.ENGINE_NCCL_SETTING,
     ),
     Cause(
+        "nccl-interface",
+        "name a network interface that exists in the container (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; lo for one"
+        " machine), or take the setting out",
+        ExitCode.ENGINE_NCCL_SETTING,
+    ),
+    Cause(
         "nccl-p2p",
         "GPU peer access fails: run the host doctor (ACS, IOMMU, P2P grant); NCCL_P2P_DISABLE=1 serves for the"
         " time being",
@@ -461,7 +467,7 @@ def _hub_or_path(place: Place, match: re.Match[str]) -> str:
 
 
 def _no_space(place: Place, match: re.Match[str]) -> str:
-    shared = re.search(r"/dev/shm|shm_open|posix_fallocate|shared memory", match.string)  # noqa: S108
+    shared = re.search(r"/dev/shm|shm_open|posix_fallocate|psm_|shared memory", match.string)  # noqa: S108
     return "shm-too-small" if shared and not place.ready else "disk-full"
 
 
@@ -534,7 +540,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         "kernel-arch",
-        r"(?:(?:is |are )?only (?:supported|available|works?|implemented) (?:on|for|with) (?:\w+ ){0,3}"
+        r"(?:only sm_?\d+|Unknown SF transformation|(?:is |are )?only (?:supported|available|works?|implemented) (?:on|for|with) (?:\w+ ){0,3}"
         r"(?:hopper|blackwell|sm_?\d+|sm\d|b200|h100|h200|compute|cuda compute|gpus? with)"
         r"|requires? (?:\w+ ){0,4}(?:sm ?[<>=]|sm_?\d+|compute capability|hopper|blackwell)"
         r"|(?:sm_?\d+|compute capability \S+|architecture|device capability \S+|gpu arch\w*) (?:\w+ ){0,3}(?:is |are )?not (?:yet )?supported"
@@ -592,6 +598,16 @@ _RULES: tuple[_Rule, ...] = (
         r"ibv_(?:reg_mr|create_cq|create_qp)\S*.{0,80}(?:Cannot allocate|memory)|cudaHostRegister.{0,80}(?:fail|error|not permitted)"
         r"|mlock(?:all)?\b.{0,60}(?:fail|Cannot|not permitted)|RLIMIT_MEMLOCK|max locked memory|pin(?:ned)? memory.{0,60}(?:fail|not permitted|Cannot)",
         "memory could not be locked (memlock limit): {first}",
+    ),
+    _rule(
+        "nccl-interface",
+        r"no socket interface found|Unable to find address for|ifa != nullptr|Unable to (?:find|resolve) .{0,40}interface",
+        "no usable network interface for the ranks' sockets: {first}",
+    ),
+    _rule(
+        "rank-missing",
+        r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier",
+        "rank(s) {ranks} did not come to the barrier in time",
     ),
     _rule(
         "nccl-usage",
@@ -725,7 +741,7 @@ _RULES: tuple[_Rule, ...] = (
         "quantization",
         r"does not match the quantization|Unknown quantization method|quantization method .{0,60}not supported"
         r"|Cannot find the config file for|quant_config|quantization_config|compressed.tensors|inherit.{0,40}quantiz"
-        r"|quantiz.{0,40}inherit|qweight|weight_packed|weight_scale",
+        r"|quantiz.{0,40}inherit|weight quantization block|qweight|weight_packed|weight_scale",
         "a quantization that does not belong to this checkpoint was applied: {first}",
         where=None,
     ),

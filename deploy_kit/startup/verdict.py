@@ -98,7 +98,8 @@ class Verdict:
     def explain(self) -> Explanation:
         """Return the verdict for what has been seen so far."""
         run = self._run
-        if run.draining and (run.ended_code is not None or run.finished) and not self._died_while_draining():
+        ended = run.ended_code is not None or run.finished
+        if ended and (run.draining or (run.finished and not self.dead())) and not self._died_while_draining():
             return self._stopped()
         if self.dead() and not (run.ended_code == 0 and run.draining):
             return self._crashed()
@@ -272,7 +273,9 @@ class Verdict:
         if best is None:
             evidence = [d.text for d in run.deaths[:2]] + [run.last_text]
             text = "the engine ended without saying why"
-            if run.deaths and run.deaths[0].kind == "sigquit":
+            if any(failure.fatal and failure.raised is None for failure in run.failures):
+                text = "a process of the engine hit an exception; its text is not in this log (yet)"
+            elif run.deaths and run.deaths[0].kind == "sigquit":
                 text = "a child process failed, and its own traceback is not in this log"
             elif facts.get("exit_code") is not None:
                 ended = f"rank {facts['rank']}'s process" if facts.get("rank") is not None else "the engine"

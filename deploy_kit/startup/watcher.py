@@ -546,16 +546,19 @@ class StartupWatcher:
             self._run.remarks["uninitialized"] = line.text[:300]
 
     def _numa(self, line: Line) -> None:
-        if _NUMA.match(line.text):
-            self._hint(
-                "numa",
-                Finding(
-                    "numa-refused",
-                    f"numactl was refused ({line.text[:120]}): --membind / set_mempolicy is blocked by the"
-                    " container's seccomp profile (EPERM or EINVAL), or the node is outside its cpuset",
-                ),
-                line.text,
+        if not _NUMA.match(line.text):
+            return
+        if "not found" in line.text:
+            finding = Finding(
+                "numa-refused", "numactl is not installed in this image, and the ranks start by it"
             )
+        else:
+            finding = Finding(
+                "numa-refused",
+                f"numactl was refused ({line.text[:120]}): --membind / set_mempolicy is blocked by the"
+                " container's seccomp profile (EPERM or EINVAL), or the node is outside its cpuset",
+            )
+        self._hint("numa", finding, line.text)
 
     def _hint(self, key: str, finding: Finding, text: str) -> None:
         """Remember a line that is the cause if the engine ends, and nothing if it does not."""
@@ -648,11 +651,11 @@ class StartupWatcher:
         if "Autotuning process" in head or "flashinfer.jit: " in head:
             run.compiling = not run.ready and "process ends" not in head
             return
+        if _NUMA.match(head):
+            self._numa(line)
+            return
         launcher = _LAUNCHER.match(head)
         if launcher is not None and not run.args and not run.stages:
-            if "numactl" in head:
-                self._numa(line)
-                return
             self._failure_of_line(
                 line,
                 "launcher",

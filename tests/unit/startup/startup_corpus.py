@@ -1074,6 +1074,25 @@ FAULTS: tuple[Fault, ...] = (
 FAULTS = (
     *FAULTS,
     _f(
+        "nccl-interface",
+        "init",
+        "nccl-interface",
+        "box:211:409 [0] NCCL WARN Bootstrap : no socket interface found",
+        *_scheduler(
+            *PYNCCL,
+            raised="RuntimeError: NCCL error: internal error - please report this issue to the NCCL developers",
+        ),
+    ),
+    _f(
+        "gloo-interface",
+        "init",
+        "nccl-interface",
+        *_scheduler(
+            *INIT,
+            raised="RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth9",
+        ),
+    ),
+    _f(
         "nccl-system-2",
         "init",
         "nccl-system",
@@ -1306,9 +1325,7 @@ FAULTS = (
         "assertion-2",
         "allocating",
         "assertion",
-        *_scheduler(
-            "layers/radix_attention.py:__init__", raised="AssertionError: pools differ"
-        ),
+        *_scheduler("layers/radix_attention.py:__init__", raised="AssertionError: pools differ"),
     ),
     _f(
         "kernel-resources-2",
