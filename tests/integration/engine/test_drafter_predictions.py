@@ -105,7 +105,7 @@ CHANGES: dict[str, tuple[Change, str | None, str | None]] = {
 
 
 def mla_config(config: Config) -> Config:
-    """The rehearsal drafter's sizes with latent attention: for construction and loading only, never served."""
+    """The rehearsal drafter's sizes with latent attention: to construct and load, never served."""
     return {
         **config,
         "architectures": ["Eagle3DeepseekV2ForCausalLM"],
