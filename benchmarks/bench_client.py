@@ -76,19 +76,23 @@ def with_httpx(url: str) -> float:
 def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
     """Tokens/s that `sglang.bench_serving` reports on the same stand-in."""
 
+    tokenizer = str(Path(tokenizer).absolute())
+
     def run(url: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
             # It imports `datasets` for data sets that are not used here: an empty stand-in does.
             Path(folder, "datasets.py").write_text("load_dataset = None\n")
             command = [
-                python, "-m", "sglang.bench_serving", "--backend", "sglang-oai-chat", "--host", "127.0.0.1",
-                "--port", url.rpartition(":")[2], "--dataset-name", "random-ids", "--random-input-len", "16",
+                str(Path(python).absolute()), "-m", "sglang.bench_serving",
+                "--backend", "sglang-oai-chat", "--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--dataset-name", "random-ids", "--random-input-len", "16",
                 "--random-output-len", str(TOKENS), "--random-range-ratio", "1.0",
                 "--num-prompts", str(STREAMS), "--max-concurrency", str(STREAMS), "--warmup-requests", "1",
                 "--tokenizer", tokenizer, "--model", tokenizer, "--served-model-name", "stand-in",
             ]  # fmt: skip
             environment = {**os.environ, "PYTHONPATH": folder, "HF_HUB_OFFLINE": "1"}
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, cwd=folder, check=False
+            )
         duration = re.search(r"Benchmark duration \(s\):\s+([\d.]+)", done.stdout)
         if not duration:
             raise SystemExit(f"sglang.bench_serving failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")

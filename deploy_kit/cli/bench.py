@@ -60,7 +60,7 @@ def bench(
 
     Accept length and verify time come from the engine's own counters over exactly each cell. Exit code 0:
     measured; 20: measured, with failed requests; 15: the server cannot be reached; 21: the self-test says
-    that this machine is too slow to measure with.
+    that this machine is too slow to measure with; 22: it is too busy now to say.
     """
     from deploy_kit.errors import DeployKitError
     from deploy_kit.exit_codes import ExitCode
@@ -231,9 +231,13 @@ def _self_test(as_json: bool) -> None:
             f"{'fit' if result.passed else 'TOO SLOW'} to measure with: {result.streams} streams, "
             f"{result.tokens_per_second:.0f} tok/s from a stand-in server\n"
             f"  added to the median token gap {result.added_seconds * 1000:+.3f} ms (limit 1 ms)\n"
+            f"  the stand-in's own median gap {result.server_gap_p50_seconds * 1000:.2f} of "
+            f"{result.gap_seconds * 1000:.2f} ms{' (this machine is busy)' if result.machine_busy else ''}\n"
             f"  delay of an event p50 {result.delay_p50_seconds * 1000:.2f} ms, p99 "
             f"{result.delay_p99_seconds * 1000:.2f} ms; client's processor use "
             f"{result.client_cpu_ratio * 100:.0f} % of one"
         )
     if not result.passed:
-        raise typer.Exit(int(ExitCode.VERDICT_FAIL))
+        # When the stand-in could not keep its own pace, the machine is busy: that is no verdict.
+        busy = result.machine_busy
+        raise typer.Exit(int(ExitCode.VERDICT_UNKNOWN if busy else ExitCode.VERDICT_FAIL))
