@@ -12,6 +12,8 @@ from deploy_kit_rehearsal.expect import NgramMemory, Speech
 from engine_server import Server, serving
 from transformers import AutoTokenizer
 
+pytestmark = pytest.mark.timeout(600)
+
 # Prompts of one chunk of the circle, so that n-gram's corpus learns nothing else; the last are cut inside a
 # verify.
 PROMPTS = (("Ada builds", 177), (" Zelda admires rare", 89), ("Hello", 50), ("x", 23))
