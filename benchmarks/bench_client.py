@@ -84,7 +84,8 @@ def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
             Path(folder, "datasets.py").write_text("load_dataset = None\n")
             command = [
                 str(Path(python).absolute()), "-m", "sglang.bench_serving",
-                "--backend", "sglang-oai-chat", "--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--dataset-name", "random-ids", "--random-input-len", "16",
+                "--backend", "sglang-oai-chat", "--host", "127.0.0.1", "--port", url.rpartition(":")[2],
+                "--dataset-name", "random-ids", "--random-input-len", "16",
                 "--random-output-len", str(TOKENS), "--random-range-ratio", "1.0",
                 "--num-prompts", str(STREAMS), "--max-concurrency", str(STREAMS), "--warmup-requests", "1",
                 "--tokenizer", tokenizer, "--model", tokenizer, "--served-model-name", "stand-in",

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from engine_server import ENGINE_ENVIRONMENT, Server, serving
 
-from deploy_kit.bench.model import CellRound, parse_bench
 from deploy_kit.bench.prompts import built_in
 from deploy_kit.bench.run import About, Settings, bench
 from deploy_kit.bench.stream import parse_endpoint
 from deploy_kit.decision.choose import decide
 from deploy_kit.decision.evidence import gather
 from deploy_kit.receipts import Receipt
+from deploy_kit.receipts.bench import CellRound, parse_bench
 
 DRAFTER = "accept-2.75"
 TOKENS = 97
