@@ -39,7 +39,13 @@ def nix(folder: Path, *arguments: str, check: bool = True) -> subprocess.Complet
     environment = {**os.environ, "NIX_REMOTE": "local", "NIX_CONFIG": CONFIG, "HOME": str(folder / "home")}
     (folder / "home").mkdir(exist_ok=True)
     done = subprocess.run(
-        ["nix", *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+        ["nix", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     if check:
         assert done.returncode == 0, done.stderr[-3000:]
