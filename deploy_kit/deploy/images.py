@@ -316,7 +316,9 @@ def build(root: Path, target: str, tag: str, *, revision: str | None = None) -> 
         ]  # fmt: skip
         if revision:
             command += ["--build-arg", f"REVISION={revision}"]
-        _run([*command, str(root)], doing=f"building {tag}")
+        log = root / "var" / f"build-{target}.log"
+        log.parent.mkdir(exist_ok=True)
+        _run([*command, str(root)], doing=f"building {tag}", log=log)
     after = image_id(tag)
     return {"tag": tag, "id": after, "changed": before != after, "base": local_base or base}
 
@@ -327,28 +329,32 @@ def _run(
     doing: str,
     text_input: str | None = None,
     environment: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> None:
-    done = subprocess.run(
-        list(command),
-        input=text_input,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
-    if done.returncode != 0:
-        sys.stderr.write("\n".join(done.stdout.splitlines()[-40:]) + "\n")
-        full = "no space left on device" in done.stdout.lower()
-        raise DeployKitError(
-            f"{doing} failed" + (": the disk is full" if full else ""),
-            key=command[0],
-            found=f"exit code {done.returncode}; its last lines are above",
-            remedy="free space (docker system prune), then run it again"
-            if full
-            else "run it again; see the lines above",
-            exit_code=ExitCode.DISK_FULL if full else ExitCode.DEPLOY_FAILED,
+    with log.open("w+") if log is not None else tempfile.TemporaryFile("w+") as output:
+        done = subprocess.run(
+            list(command),
+            input=text_input,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            env={**os.environ, **(environment or {})},
         )
+        if done.returncode == 0:
+            return
+        output.seek(0)
+        text = output.read()
+    sys.stderr.write("\n".join(text.splitlines()[-40:]) + "\n")
+    full = "no space left on device" in text.lower()
+    raise DeployKitError(
+        f"{doing} failed" + (": the disk is full" if full else ""),
+        key=command[0],
+        file=log,
+        found=f"exit code {done.returncode}; its last lines are above",
+        remedy="free space (docker system prune), then run it again" if full else "see the lines above",
+        exit_code=ExitCode.DISK_FULL if full else ExitCode.DEPLOY_FAILED,
+    )
 
 
 def _say(text: str) -> None:

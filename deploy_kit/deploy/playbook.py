@@ -80,6 +80,8 @@ def failure_text(result: Mapping[str, Any]) -> str:
         if lines and lines[-1] not in parts[0]:
             parts.append("\n".join(lines))
             break
+    if "deploy_kit" in str(result.get("cmd") or "") and result.get("rc"):
+        parts.append(f"(exit code {result['rc']})")  # one of our own commands: its code is ours
     return "\n".join(part for part in parts if part).strip() or "no word why"
 
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
 from deploy_kit.deploy.playbook import PlaybookRun, readable_step
 from deploy_kit.output import stderr_console
 
 # Steps that take long, and what they do meanwhile.
 _SLOW = {
     "Install the packages": "apt",
-    "Build the image": "the first build takes two to four minutes",
+    "Build the image": "the first takes two to four minutes; log: var/build-rehearsal.log",
     "Build Prometheus from Debian's packages": "apt in a container",
     "Start the engine": "until a real completion comes back",
     "Start Prometheus": "until it answers",
@@ -25,21 +27,25 @@ class StepProgress:
 
     def __init__(self) -> None:
         self._console = stderr_console()
-        self._status = self._console.status("starting") if self._console.is_terminal else None
+        self._live: Progress | None = None
+        if self._console.is_terminal:
+            columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._live = Progress(*columns, console=self._console, transient=True)
+            self._live.add_task("starting …", total=None)
         self._began = time.monotonic()
         self._step_began = self._began
         self._said: set[str] = set()
 
     def __enter__(self) -> StepProgress:
-        if self._status is not None:
-            self._status.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def show(self, run: PlaybookRun, event: Mapping[str, Any]) -> None:
         """Take one event."""
@@ -50,8 +56,8 @@ class StepProgress:
         if kind == "playbook_on_task_start":
             self._step_began = now
             remark = f" ({_SLOW[task]})" if task in _SLOW else ""
-            if self._status is not None:
-                self._status.update(f"{task}{remark} …")
+            if self._live is not None:
+                self._live.update(TaskID(0), description=f"{task}{remark} …")
             elif task in _SLOW:
                 self._line(f"{task}{remark} …")
         elif kind == "runner_on_ok":

@@ -81,6 +81,13 @@ def test_a_command_s_last_lines_are_shown_once() -> None:
     assert failure_text({}) == "no word why"
 
 
+def test_the_code_of_our_own_command_is_passed_on() -> None:
+    command = ["python", "-m", "deploy_kit.deploy.images", "build"]
+    error = failure(failed("non-zero return code", rc=13, cmd=command, stderr="the disk is full"))
+    assert error.exit_code == ExitCode.DISK_FULL
+    assert failure(failed("non-zero return code", rc=13, cmd=["x"])).exit_code == ExitCode.DEPLOY_FAILED
+
+
 @given(
     st.dictionaries(
         st.sampled_from(["task", "host", "res", "ok", "changed", "artifact_data", "ignore_errors"]),
