@@ -91,10 +91,13 @@ class Engine:
 
     def _end_group(self, signum: int, *, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds
+        sent = False
         while living_members(self._process.pid):
             self._process.poll()
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signum)
+            if not sent or signum == signal.SIGKILL:  # a child may still be forking: kill until none is left
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signum)
+                sent = True
             if time.monotonic() > deadline:
                 return
             time.sleep(0.05)

@@ -66,7 +66,7 @@ class Serve:
         }
         self.log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "deploy_kit", "serve", profile],
+            [sys.executable, "-m", "deploy_kit", "serve", profile, "--allow-missing-telemetry"],
             env=environment,
             stdout=self.log,
             stderr=subprocess.STDOUT,
