@@ -21,7 +21,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("deploy_kit.cli.status", "What runs, where, with which plan, and how it does."),
     "logs": ("deploy_kit.cli.logs", "The logs of a service."),
     "deploy": ("deploy_kit.cli.deploy", "Roll a plan over the hosts of an inventory."),
-    "rollback": ("deploy_kit.cli.rollback", "Return the hosts of an inventory to their previous plan."),
     "plan": ("deploy_kit.cli.plan", "Resolve a profile to argv, environment, mounts, CPU set and image."),
     "serve": ("deploy_kit.cli.serve", "Run the engine for a profile (the image's entrypoint)."),
     "health": ("deploy_kit.cli.health", "Exit 0 when the engine that `serve` runs is ready."),
@@ -32,15 +31,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "drafter": ("deploy_kit.cli.drafter", "Check, compare, remap and predict EAGLE-3 drafters."),
     "bench": ("deploy_kit.cli.bench", "Measure a running server; the receipt keeps every sample."),
     "decide": ("deploy_kit.cli.decide", "Choose baseline or a speculation profile from receipts."),
-    "campaign": ("deploy_kit.cli.campaign", "Find out which lever helps, one change at a time."),
-    "report": ("deploy_kit.cli.report", "One self-contained page about a campaign or a decision."),
     "guard": ("deploy_kit.cli.guard", "Watch whether speculation still pays; act only if allowed."),
     "stack": ("deploy_kit.cli.stack", "Show, lock, verify and compare the pinned stacks."),
     "patches": ("deploy_kit.cli.patches", "Which source patches are applied, skipped or failed, and why."),
-    "firstlight": (
-        "deploy_kit.cli.firstlight",
-        "On a new box: doctor, probes, bench, decision, in order.",
-    ),
 }
 
 

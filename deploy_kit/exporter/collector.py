@@ -120,7 +120,7 @@ def startup_families(status: StartupStatus) -> Iterator[Metric]:
             value=status.progress_ratio,
         )
     seconds = GaugeMetricFamily(
-        "deploy_kit_startup_phase_seconds", "Time spent in each phase.", labels=["phase"]
+        "deploy_kit_startup_seconds", "Time spent in each phase.", labels=["phase"]
     )
     for name, spent in status.phase_seconds.items():
         seconds.add_metric([name], spent)

@@ -263,7 +263,7 @@ def engine() -> board.Dashboard:
         .with_panel(
             lines(
                 "Time in each start-up phase", "Where a start spends its time.",
-                [(f"deploy_kit_startup_phase_seconds{{{INSTANCES}}}", "{{phase}}, {{instance}}")],
+                [(f"deploy_kit_startup_seconds{{{INSTANCES}}}", "{{phase}}, {{instance}}")],
                 unit="s", stacked=True,
             )
         )

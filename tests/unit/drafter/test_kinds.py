@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from test_cases import CASES
+from test_drafter_cases import CASES
 
 from deploy_kit.drafter.check import check_drafter
 from deploy_kit.drafter.description import MapFacts
