@@ -119,9 +119,7 @@ def startup_families(status: StartupStatus) -> Iterator[Metric]:
             "Progress within the phase, 0 to 1.",
             value=status.progress_ratio,
         )
-    seconds = GaugeMetricFamily(
-        "deploy_kit_startup_seconds", "Time spent in each phase.", labels=["phase"]
-    )
+    seconds = GaugeMetricFamily("deploy_kit_startup_seconds", "Time spent in each phase.", labels=["phase"])
     for name, spent in status.phase_seconds.items():
         seconds.add_metric([name], spent)
     yield seconds
