@@ -15,6 +15,7 @@ from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 
 REPORT = "deploy_kit"
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _EXIT_CODE = re.compile(r"\(exit code (\d+)\)")
 
 
@@ -82,7 +83,7 @@ def failure_text(result: Mapping[str, Any]) -> str:
             break
     if "deploy_kit" in str(result.get("cmd") or "") and result.get("rc"):
         parts.append(f"(exit code {result['rc']})")  # one of our own commands: its code is ours
-    return "\n".join(part for part in parts if part).strip() or "no word why"
+    return _ESCAPES.sub("", "\n".join(part for part in parts if part)).strip() or "no word why"
 
 
 def failure(run: PlaybookRun) -> DeployKitError:

@@ -78,6 +78,7 @@ def test_a_command_s_last_lines_are_shown_once() -> None:
     text = failure_text({"msg": "non-zero return code", "stderr": "\n".join(f"line {n}" for n in range(40))})
     assert "line 39" in text
     assert "line 20" not in text
+    assert failure_text({"msg": "\x1b[2Kline"}) == "line"
     assert failure_text({}) == "no word why"
 
 
