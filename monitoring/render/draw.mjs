@@ -187,13 +187,15 @@ async function draw(options, port) {
   }
 }
 
-/** The same pixels in fewer bytes: Chromium compresses fast rather than well. */
+/** The picture in fewer bytes. Chromium dithers gradients, which do not compress: each channel is rounded to an
+ * even value (no eye sees it), a third less. It also compresses fast rather than well: the best of three filters. */
 function pack(picture) {
   const pixels = PNG.sync.read(picture);
+  pixels.data = pixels.data.map((value) => value & 0xfe);
   const tries = [0, 1, 4].map((filterType) =>
     PNG.sync.write(pixels, { colorType: 2, filterType, deflateLevel: 9, deflateStrategy: 0 })
   );
-  return [picture, ...tries].reduce((best, next) => (next.length < best.length ? next : best));
+  return tries.reduce((best, next) => (next.length < best.length ? next : best));
 }
 
 async function main() {

@@ -10,16 +10,17 @@ import {
 } from '@grafana/data';
 import type { Panel, Target } from './dashboard';
 import { legendOf } from './dashboard';
-import type { Series } from './prometheus';
+import { type Series, withGaps } from './prometheus';
 
 export interface Answer {
   target: Target;
   series: Series[];
 }
 
-function rangeOf(values: number[], { min, max }: FieldConfig): NumericRange {
-  const low = min ?? values.reduce((a, b) => Math.min(a, b), Infinity);
-  const high = max ?? values.reduce((a, b) => Math.max(a, b), -Infinity);
+function rangeOf(values: Array<number | null>, { min, max }: FieldConfig): NumericRange {
+  const numbers = values.filter((value) => value !== null);
+  const low = min ?? numbers.reduce((a, b) => Math.min(a, b), Infinity);
+  const high = max ?? numbers.reduce((a, b) => Math.max(a, b), -Infinity);
   return { min: low, max: high, delta: high - low };
 }
 
@@ -37,6 +38,7 @@ export function toFrames(
       if (one.points.length === 0) {
         continue;
       }
+      const points = withGaps(one.points, step);
       const name = legendOf(target.legendFormat, one.labels);
       const frame = toDataFrame({
         refId: target.refId,
@@ -45,14 +47,14 @@ export function toFrames(
           {
             name: 'Time',
             type: FieldType.time,
-            values: one.points.map(([at]) => at * 1000),
+            values: points.map(([at]) => at * 1000),
             config: { interval: step * 1000 },
           },
           {
             name: 'Value',
             type: FieldType.number,
             labels: one.labels,
-            values: one.points.map(([, value]) => value),
+            values: points.map(([, value]) => value),
             config: {
               color: { mode: colorMode },
               ...panel.fieldConfig.defaults,
@@ -67,7 +69,7 @@ export function toFrames(
           ...field.state,
           seriesIndex: frameIndex,
           origin: { frameIndex, fieldIndex },
-          range: rangeOf(field.values as number[], field.config),
+          range: rangeOf(field.values as Array<number | null>, field.config),
           multipleFrames: false,
         };
         field.display = getDisplayProcessor({ field, theme, timeZone: 'utc' });

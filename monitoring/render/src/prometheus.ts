@@ -42,3 +42,12 @@ export async function rehearsalLabels(from: number, to: number, step: number): P
   const series = await queryRange('deploy_kit_plan_info', from, to, step);
   return new Set(series.filter((one) => one.points.length > 0).map((one) => one.labels.rehearsal ?? ''));
 }
+
+/** The points with a null after each one whose next step has no sample, so that no line crosses the hole. */
+export function withGaps(points: Series['points'], step: number): Array<[number, number | null]> {
+  return points.flatMap(([at, value], index): Array<[number, number | null]> => {
+    const next = points[index + 1];
+    const hole = next !== undefined && next[0] - at > 1.5 * step;
+    return hole ? [[at, value], [at + step, null]] : [[at, value]];
+  });
+}

@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { heatOf } from '../src/buckets';
 import { type Dashboard, durationSeconds, interpolate, legendOf, stepSeconds, whyNotDrawn } from '../src/dashboard';
+import { withGaps } from '../src/prometheus';
 
 const FOLDER = new URL('../../grafana/dashboards/', import.meta.url);
 const dashboards = readdirSync(FOLDER)
@@ -48,6 +49,10 @@ describe('queries', () => {
   it('writes legends; a label that is absent leaves nothing', () => {
     expect(legendOf('{{phase}}, {{ instance }}{{no}}', { phase: 'verify', instance: 'a/b' })).toBe('verify, a/b');
   });
+});
+
+it('breaks a line where a step has no sample', () => {
+  expect(withGaps([[0, 1], [5, 2], [20, 3]], 5)).toEqual([[0, 1], [5, 2], [10, null], [20, 3]]);
 });
 
 describe('heat map', () => {

@@ -1,4 +1,4 @@
-"""For all unit tests: property tests keep to examples, not to wall clocks, so that a busy machine fails none."""
+"""For all tests: property tests count examples, not seconds, so that a busy machine fails none."""
 
 from __future__ import annotations
 
