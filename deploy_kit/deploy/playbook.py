@@ -61,11 +61,9 @@ class PlaybookRun:
         for counter in ("ok", "changed", "failures", "dark", "skipped", "rescued"):
             for host, count in (data.get(counter) or {}).items():
                 self.hosts.setdefault(host, {})[counter] = int(count)
-        for host, values in (data.get("artifact_data") or {}).items():
-            if isinstance(values, dict) and REPORT in values:
-                self.reports[host] = values[REPORT]
-            elif host == REPORT and isinstance(values, dict):
-                self.reports[str(values.get("host", "localhost"))] = values
+        reports = (data.get("artifact_data") or {}).get(REPORT)
+        if isinstance(reports, dict):
+            self.reports |= {str(host): report for host, report in reports.items() if isinstance(report, dict)}
 
 
 def readable_step(task: str) -> str:

@@ -27,7 +27,7 @@ def test_a_run_that_changes_something() -> None:
             "playbook_on_stats",
             ok={"h": 3},
             changed={"h": 1},
-            artifact_data={"h": {"deploy_kit": {"profile": "eagle3"}}},
+            artifact_data={"deploy_kit": {"h": {"profile": "eagle3"}}},
         )
     )
     assert run.changed == 1
