@@ -63,7 +63,9 @@ class PlaybookRun:
                 self.hosts.setdefault(host, {})[counter] = int(count)
         reports = (data.get("artifact_data") or {}).get(REPORT)
         if isinstance(reports, dict):
-            self.reports |= {str(host): report for host, report in reports.items() if isinstance(report, dict)}
+            self.reports |= {
+                str(host): report for host, report in reports.items() if isinstance(report, dict)
+            }
 
 
 def readable_step(task: str) -> str:
