@@ -26,8 +26,10 @@ engine() {
   # The tests that need torch and SGLang run inside the engine's own image.
   local image=deploy-kit/rehearsal-test:local
   python -m deploy_kit.deploy.images build --target rehearsal-test --tag "$image" >/dev/null
+  # KIT_SLOW=1 adds the tests that measure while they serve: they need minutes and a quiet machine.
   docker run --rm --network none --tmpfs /tmp:exec,mode=1777 --volume "$PWD:/src:ro" --workdir /src \
-    "$image" -p no:cacheprovider -q --durations=5 tests/integration/engine
+    --env DEPLOY_KIT_TORCH_PYTHON=/opt/engine/bin/python "$image" -p no:cacheprovider -q --durations=8 \
+    -m "${KIT_SLOW:+slow or }not slow" tests/integration/engine tests/integration/probe
 }
 
 scripts/test-tools.sh

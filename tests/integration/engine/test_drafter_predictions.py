@@ -222,6 +222,7 @@ def accept_length(target: Path, drafter: Path, folder: Path) -> float:
         return float(server.generate("Ada builds", 120)["meta_info"]["spec_accept_length"])
 
 
+@pytest.mark.slow
 def test_remap_brings_acceptance_back(models: Path, target: Path, tmp_path: Path) -> None:
     good = models / "drafters" / "accept-4.00"
     config, items = read(good)
@@ -243,6 +244,7 @@ def test_remap_brings_acceptance_back(models: Path, target: Path, tmp_path: Path
     assert accept_length(target, tmp_path / "remapped", tmp_path / "second") == pytest.approx(4.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_absent_torch_dtype_ends_the_first_forward(models: Path, target: Path, tmp_path: Path) -> None:
     config, items = read(models / "drafters" / "accept-4.00")
     del config["torch_dtype"]
