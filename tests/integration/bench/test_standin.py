@@ -45,8 +45,9 @@ def test_speeds_and_counters_are_those_of_the_stand_in(tmp_path: Path, interface
         # Never faster than the stand-in writes; how much slower depends on what else this machine does.
         assert 0.0295 < cell["ttft_seconds"]["p50"] < 0.5
         assert 0.0095 < cell["itl_seconds"]["mean"] < 0.1
-        # 29 tokens after the first, in 15 steps of 10 ms.
-        assert 20 < cell["stream_tokens_per_second"] < 29 / 0.15 * 1.02
+        # 29 tokens after the first, in 15 steps of 10 ms. A first token that a busy machine reads late makes
+        # the rest look faster: by less than a tenth.
+        assert 20 < cell["stream_tokens_per_second"] < 29 / 0.15 * 1.1
     assert value["rehearsal"] is True
     assert value["subject"]["stand_in"]
     (receipt,) = read_receipts(tmp_path)
@@ -68,7 +69,7 @@ def test_two_profiles_measured_are_decided(tmp_path: Path) -> None:
         (comparison,) = band.comparisons
         # 2 tokens / 15 ms against 1 / 12 ms: 133 tok/s by the sum, and measured nearly so.
         assert comparison.predicted_tokens_per_second == pytest.approx(2 / 0.015, rel=0.01)
-        assert comparison.stream_tokens_per_second < 2 / 0.015 * 1.02
+        assert comparison.stream_tokens_per_second < 2 / 0.015 * 1.1
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ DRAFTER = "accept-2.75"
 TOKENS = 97
 ROUNDS = 3
 
-pytestmark = pytest.mark.timeout(1200)  # two servers and every measurement, on a machine that may be busy
+# Two servers and every measurement, on a machine that may be busy.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
