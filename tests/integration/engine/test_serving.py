@@ -129,8 +129,7 @@ def test_eagle3_adaptive(models: Path, speech: Speech, last_token: dict[str, int
     """With a drafter that is always right, SGLang raises the steps to the most it has for one request: 7."""
     folder = models / "drafters" / "accept-4.00"
     with serving(models / "target", tmp_path, *eagle3(folder), "--speculative-adaptive") as server:
-        assert server.metric("spec_num_steps") == 3
-        server.generate("Ada builds", 353)
+        server.generate("Ada builds", 353)  # starts with 3 steps; the gauge is first set after some verifies
         check_verifies(server, "Ada builds", 177, [8] * 22)
         assert server.metric("spec_num_steps") == 7
         check_texts(server, speech, last_token)
