@@ -161,7 +161,8 @@ class NgramMemory:
     def __init__(self, speech: Speech, draft_tokens: int = 8) -> None:
         self._speech = speech
         self._drafts = draft_tokens - 1  # the first of the draft tokens is the last accepted one
-        self._followed: set[int] = set()
+        # How far the text after each token reaches inside one window: drafts never join two windows.
+        self._reach: dict[int, int] = {}
 
     def serve(self, last_prompt_token: int, count: int) -> list[int]:
         """Return the accept length of each verify of an answer of `count` tokens (the last in full), and
@@ -173,11 +174,9 @@ class NgramMemory:
         lengths: list[int] = []
         said = 1
         while said < count:
-            known = itertools.takewhile(
-                lambda token: token in self._followed, answer[said : said + self._drafts]
-            )
-            lengths.append(len(list(known)) + 1)
-            # The corpus gets what was said before this verify; its last token has no follower there yet.
-            self._followed.update(answer[max(0, said + 1 - self.WINDOW) : said])
+            lengths.append(min(self._reach.get(answer[said], 0), self._drafts) + 1)
+            # The corpus gets what was said before this verify.
+            for place in range(max(0, said + 1 - self.WINDOW), said):
+                self._reach[answer[place]] = max(self._reach.get(answer[place], 0), said - place)
             said += lengths[-1]
         return lengths
