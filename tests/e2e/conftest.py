@@ -60,22 +60,17 @@ class Deployment:
 
 @pytest.fixture(scope="session")
 def bring_up() -> Callable[[str], Deployment]:
-    """Return a function that brings a profile up, unless it is the one that is up, and says where it is."""
-    current: list[Deployment] = []
+    """Return a function that brings a profile up and says where it is."""
 
     def up(profile: str) -> Deployment:
-        if current and current[-1].profile == profile:
-            return current[-1]
         answer = deploy_kit("up", "--profile", profile)
         report = answer["report"]
-        deployment = Deployment(
+        return Deployment(
             profile=profile,
             container=f"deploy-kit-{SERVICES[profile]}-1",
             url=report["url"].removesuffix("/v1"),
             key=Path(report["api_key_file"]).read_text().strip(),
             answer=answer,
         )
-        current.append(deployment)
-        return deployment
 
     return up

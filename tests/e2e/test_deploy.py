@@ -1,4 +1,4 @@
-"""`deploy-kit up` for each profile, 50 chat completions at concurrency 4, then a second run.
+"""`deploy-kit up` for each profile, 50 chat completions at concurrency 4, then a second run, then down.
 
 The tests build on each other in the order written. The rehearsal's texts and accept lengths are computed.
 """
@@ -228,3 +228,15 @@ def test_a_taken_port_is_refused_and_its_holder_named() -> None:
     assert done.returncode == 12, done.stdout
     assert str(port) in json.loads(done.stdout)["found"]
     assert "pytest" in json.loads(done.stdout)["found"] or "python" in json.loads(done.stdout)["found"]
+
+
+def test_down_leaves_nothing() -> None:
+    answer = deploy_kit("down", "--keep-docker")
+    assert {"kimi-eagle", "prometheus"} <= set(answer["stopped_services"])
+    label = "label=com.docker.compose.project=deploy-kit"
+    assert run("docker", "ps", "--all", "--quiet", "--filter", label).stdout == ""
+    assert run("docker", "network", "ls", "--quiet", "--filter", label).stdout == ""
+    for port in (30000, 9090):
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/", timeout=2)
+    assert deploy_kit("down", "--keep-docker")["stopped_services"] == []
