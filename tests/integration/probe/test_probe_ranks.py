@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -248,6 +250,9 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.skipif(
+    find_spec("matplotlib") is None, reason="the plot needs matplotlib, not in the engine's image"
+)
 def test_the_command_measures_reports_and_keeps_a_rehearsal_receipt(
     torch_python: str, tmp_path: Path
 ) -> None:
@@ -292,6 +297,7 @@ def test_a_rehearsal_never_writes_a_host_file(torch_python: str, tmp_path: Path)
     assert host.read_bytes() == (ROOT / "configs" / "hosts" / "rehearsal.toml").read_bytes()
 
 
+@pytest.mark.skipif(shutil.which("pgrep") is None, reason="needs pgrep to look for ranks left behind")
 def test_interrupting_ends_every_rank(torch_python: str) -> None:
     process = subprocess.Popen(
         [
