@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,20 @@ class Mount:
     source: str
     target: str
     read_only: bool = True
+
+
+def without_listening(argv: Sequence[str]) -> tuple[str, ...]:
+    """Given an engine's argv, return it without the flags that say where it listens.
+
+    >>> without_listening(["python3", "--host", "0.0.0.0", "--port", "30000", "--tp-size", "8"])
+    ('python3', '--tp-size', '8')
+    """
+    listening = {"--host", "--port"}
+    return tuple(
+        word
+        for before, word in zip(("", *argv), argv, strict=False)
+        if word not in listening and before not in listening
+    )
 
 
 @dataclass(frozen=True)
@@ -46,9 +61,16 @@ class Plan:
 
     @property
     def plan_id(self) -> str:
-        """The first 12 hexadecimal digits of the SHA-256 of the plan's content."""
-        content = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
+        """The first 12 hexadecimal digits of the SHA-256 of the plan's content.
+
+        Where the engine listens is left out: a plan has one id, seen from outside a container (loopback) or
+        from inside (all of its addresses), and on every port.
+        """
+        content = asdict(self)
+        del content["port"]
+        content["argv"] = without_listening(self.argv)
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for `--json`, its id first."""

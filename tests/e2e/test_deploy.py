@@ -201,10 +201,12 @@ def test_compose_by_hand_sees_the_same_project(bring_up: Callable[[str], Deploym
 
 
 def test_status_and_logs_speak_of_it(bring_up: Callable[[str], Deployment]) -> None:
-    bring_up("eagle3")
+    deployment = bring_up("eagle3")
     status = deploy_kit("status")
     assert status["ready"] is True
-    assert status["engines"]["kimi-eagle"]["state"]["profile"] == "eagle3"
+    state = status["engines"]["kimi-eagle"]["state"]
+    assert state["profile"] == "eagle3"
+    assert state["plan_id"] == deployment.answer["report"]["plan_id"] == deployment.answer["plan_id"]
     assert deploy_kit("logs", "kimi-eagle", "--tail", "5")["lines"]
 
 

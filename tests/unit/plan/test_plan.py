@@ -59,6 +59,14 @@ def test_every_part_of_the_content_changes_the_id() -> None:
     assert len({plan.plan_id, *(other.plan_id for other in others)}) == len(others) + 1
 
 
+def test_where_an_engine_listens_is_not_part_of_the_id() -> None:
+    """In its container an engine listens on all addresses, a plan made outside says loopback: one plan."""
+    plan = resolve(CATALOG, "eagle3")
+    elsewhere = resolve(CATALOG, "eagle3", address="0.0.0.0", port=40000)
+    assert plan.argv != elsewhere.argv
+    assert plan.plan_id == elsewhere.plan_id
+
+
 def test_the_order_of_levers_does_not_matter_for_argv() -> None:
     one = resolve(CATALOG, "eagle3", levers=["nccl-ll", "expert-parallel"])
     two = resolve(CATALOG, "eagle3", levers=["expert-parallel", "nccl-ll"])
