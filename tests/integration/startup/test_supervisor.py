@@ -225,7 +225,7 @@ def test_accepted_requests_are_answered_while_draining(run: Callable[..., Runnin
     time.sleep(0.5)
     running.supervisor.request_stop(signal.SIGTERM)
     running.wait(lambda: running.board.read().phase == "draining")
-    assert not running.state().ready
+    running.wait(lambda: not running.state().ready)  # the file follows the board by a moment
     assert httpx.post(f"{running.url}/v1/completions", json=body).status_code == 503
     asking.join(timeout=20)
     assert answers == [200]
