@@ -16,6 +16,7 @@ from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import read_text
 
 Kind = TypeVar("Kind", Stack, Model, Host, Profile, Lever)
+AnyFile = TypeVar("AnyFile", bound=Strict)
 
 _FOLDERS: dict[type[Strict], str] = {
     Stack: "stacks",
@@ -92,7 +93,7 @@ class Catalog:
         return self.load(Host, name_or_file)
 
 
-def load_file(kind: type[Kind], path: Path) -> Kind:
+def load_file(kind: type[AnyFile], path: Path) -> AnyFile:
     """Read one TOML file and check it; errors name the file, the key, what was found and what is allowed."""
     word = kind.__name__.lower()
     try:
