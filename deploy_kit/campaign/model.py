@@ -71,7 +71,7 @@ class Schedule(Strict):
 
 
 class LeverStep(Strict):
-    """One lever to try: a name in configs/levers, what is claimed of it, and the cheap look before the load."""
+    """One lever to try: a name in configs/levers, what is claimed of it, and the cheap look first."""
 
     name: Name
     claimed: str | None = None  # in words
@@ -176,7 +176,7 @@ class Effect(_Record):
 
 
 class ProbeResult(_Record):
-    """What a cheap look before the load said. `passed` None: it could not find out; the lever is then tried."""
+    """What a cheap look before the load said. `passed` None: it could not say; the lever is then tried."""
 
     probe: Literal["plan", "allreduce", "fusion"]
     candidate: str | None = None
@@ -225,7 +225,7 @@ class Running(_Record):
 
 
 class CampaignState(_Record):
-    """All that is found out so far. `finished`: nothing is left to do. `levers` are in the campaign's order."""
+    """All that is found out so far. `finished`: nothing is left to do. `levers`: in the campaign's order."""
 
     schema_version: Literal[1] = 1
     campaign: Campaign

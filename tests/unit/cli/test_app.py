@@ -81,6 +81,8 @@ LAYERS = (
     ("deploy",),
     ("doctor", "probe", "drafter", "bench"),
     ("decision",),
+    ("campaign",),
+    ("report",),
     ("cli",),
 )
 
