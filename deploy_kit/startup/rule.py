@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Rule:
-    """A cause (or a choice of it), the pattern of the exception's text, the words of the answer, the frames."""
+    """A cause (or a choice of it), patterns of the exception's text and frames, the answer's words."""
 
     cause: str | Callable[[Place, re.Match[str]], str]
     pattern: re.Pattern[str]

@@ -48,6 +48,7 @@ def is_draft(place: Place, match: re.Match[str]) -> bool:
 
 def draft_or(other: str) -> Callable[[Place, re.Match[str]], str]:
     """A choice: the drafter does not fit, or `other` for the target."""
+
     def choose(place: Place, match: re.Match[str]) -> str:
         return "drafter-mismatch" if is_draft(place, match) else other
 

@@ -110,3 +110,16 @@ class Run:
         if self.ready:
             return "serving" if self.serving else "ready"
         return PHASES[self.stage[1]]
+
+
+def read_fact(text: str) -> Fact:
+    """Given a value as Python writes it, return it as a number, a truth value, None, or the text itself."""
+    if text in ("None", "True", "False"):
+        return {"None": None, "True": True, "False": False}[text]
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return text
