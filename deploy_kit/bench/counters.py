@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deploy_kit.metrics.reading import read
+from deploy_kit.metrics.reading import Histogram, read
 from deploy_kit.metrics.text import parse
 from deploy_kit.receipts.bench import EngineCell
 
@@ -14,14 +14,17 @@ _SPEC = ("accept_length", "cycle_seconds")  # our plug-in's histograms; its othe
 
 @dataclass(frozen=True)
 class Counters:
-    """Counter values of one scrape by (name, phase), of one tensor-parallel rank, summed over the rest."""
+    """Counter values of one scrape by (name, phase), of one tensor-parallel rank, summed over the rest;
+    and the histogram of the verifies' times."""
 
     values: Mapping[tuple[str, str], float]
+    verifies: Histogram | None = None
 
     def since(self, before: Counters) -> Counters:
         """Return the growth since `before`; a counter that fell (the engine restarted) is left out."""
         grown = {key: value - before.values.get(key, 0.0) for key, value in self.values.items()}
-        return Counters({key: value for key, value in grown.items() if value >= 0})
+        verifies = self.verifies.since(before.verifies or Histogram(0.0, 0.0)) if self.verifies else None
+        return Counters({key: value for key, value in grown.items() if value >= 0}, verifies)
 
     def get(self, name: str, phase: str = "") -> float | None:
         """Return one value, or None when the scrape has none."""
@@ -51,7 +54,7 @@ def read_counters(text: str) -> Counters:
     calls = engine.value("verify_calls")
     if calls is not None:
         values["spec_verify_calls_total", ""] = calls
-    return Counters(values)
+    return Counters(values, engine.own.get("verify"))
 
 
 def engine_cell(
@@ -89,6 +92,7 @@ def engine_cell(
         accept_length_source=source,
         verify_count=int(count) if count else (int(calls) if calls else None),
         verify_seconds=verify,
+        verify_p95_seconds=growth.verifies.quantile(0.95) if growth.verifies else None,
         draft_seconds=draft,
         step_seconds=step,
         prefill_seconds_total=growth.get("deploy_kit_forward_seconds_sum", "prefill"),

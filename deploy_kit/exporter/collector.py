@@ -17,21 +17,24 @@ class ExporterCollector:
     """Collects for prometheus_client: called for each scrape, in the server's thread."""
 
     def __init__(
-        self, plan: PlanFacts, watch: EngineWatch, startup: Callable[[], StartupStatus] | None
+        self,
+        plan: PlanFacts | Callable[[], PlanFacts],
+        watch: EngineWatch,
+        startup: Callable[[], StartupStatus] | None,
     ) -> None:
-        self._plan = plan
+        self._plan: Callable[[], PlanFacts] = plan if callable(plan) else lambda: plan
         self._watch = watch
         self._startup = startup
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families of this moment."""
-        yield from self._about()
-        yield from self._engine()
+        plan = self._plan()
+        yield from self._about(plan)
+        yield from self._engine(plan)
         if self._startup is not None:
             yield from startup_families(self._startup())
 
-    def _about(self) -> Iterator[Metric]:
-        plan = self._plan
+    def _about(self, plan: PlanFacts) -> Iterator[Metric]:
         build = GaugeMetricFamily("deploy_kit_build_info", "1: this deploy-kit.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
@@ -60,7 +63,7 @@ class ExporterCollector:
                 value=plan.verify_p95_seconds,
             )
 
-    def _engine(self) -> Iterator[Metric]:
+    def _engine(self, plan: PlanFacts) -> Iterator[Metric]:
         ends = self._watch.ends()
         yield GaugeMetricFamily(
             "deploy_kit_up",
@@ -72,7 +75,8 @@ class ExporterCollector:
             "What went wrong reading the engine's metrics.",
             labels=["reason"],
         )
-        for reason, number in sorted(self._watch.errors().items()):
+        # From the start at 0, so that the first error is an increase and "none" is not "not known".
+        for reason, number in sorted({"unreachable": 0, **self._watch.errors()}.items()):
             errors.add_metric([reason], number)
         yield errors
         measured = None if ends is None else window(*ends)
@@ -83,7 +87,7 @@ class ExporterCollector:
             "Requests in one verify, mean of the window.",
             value=measured.batch,
         )
-        result = verdict(measured, self._plan)
+        result = verdict(measured, plan)
         if result is None:
             return
         yield GaugeMetricFamily(

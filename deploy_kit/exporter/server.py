@@ -38,14 +38,15 @@ def start_exporter(
     *,
     address: str,
     engine_url: str,
-    plan: PlanFacts,
+    plan: PlanFacts | Callable[[], PlanFacts],
     startup: Callable[[], StartupStatus] | None = None,
     api_key: str | None = None,
 ) -> Exporter:
     """Serve the exporter's /metrics on `address`:`port` in threads of this process, and return it.
 
-    `engine_url` is the engine's base address (`/metrics` is added); `startup` returns the newest start-up
-    status. Raises `DeployKitError` when the port cannot be had.
+    `engine_url` is the engine's base address (`/metrics` is added); `plan` is the plan's facts, or returns
+    those of the moment; `startup` returns the newest start-up status. Raises `DeployKitError` when the port
+    cannot be had.
     """
     from prometheus_client import CollectorRegistry, start_http_server
 

@@ -41,6 +41,7 @@ class EngineCell(_Strict):
     accept_length_source: str | None = None
     verify_count: int | None = None
     verify_seconds: Positive | None = None
+    verify_p95_seconds: Positive | None = None  # from the histogram, straight within its bucket
     draft_seconds: Positive | None = None
     step_seconds: Positive | None = None
     prefill_seconds_total: Finite | None = None

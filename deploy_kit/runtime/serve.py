@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from deploy_kit.files import file_error
 from deploy_kit.plan.model import Plan
@@ -87,46 +86,31 @@ def _start_exporter(
     plan: Plan, settings: Settings, url: str, board: StatusBoard, api_key: str | None
 ) -> Callable[[], None]:
     from deploy_kit.exporter.facts import PlanFacts
+    from deploy_kit.exporter.receipts import PlanFromReceipts
     from deploy_kit.exporter.server import start_exporter
 
-    baseline = read_baseline(plan, settings.receipts)
+    facts = PlanFacts(
+        plan_id=plan.plan_id,
+        profile=plan.profile,
+        stack=plan.stack,
+        model=plan.model,
+        host=plan.host,
+        rehearsal=plan.rehearsal,
+        speculative=any(word.startswith("--speculative-algorithm") for word in plan.argv),
+    )
     exporter = start_exporter(
         settings.exporter_port,
         address=settings.address,
         engine_url=url,
-        plan=PlanFacts(
-            plan_id=plan.plan_id,
-            profile=plan.profile,
-            stack=plan.stack,
-            model=plan.model,
-            host=plan.host,
-            rehearsal=plan.rehearsal,
-            speculative=any(word.startswith("--speculative-algorithm") for word in plan.argv),
-            baseline_step_seconds=baseline,
-            baseline_source="receipt" if baseline else "unknown",
+        # Without a receipt of the baseline, break-even and speed-up are absent, not guessed.
+        plan=PlanFromReceipts(
+            facts,
+            settings.receipts,
+            served_model_name=plan.served_model_name,
+            levers=plan.levers,
+            sglang_version=dict(plan.versions).get("sglang"),
         ),
         startup=board.read,
         api_key=api_key,
     )
     return exporter.stop
-
-
-def read_baseline(plan: Plan, folder: Path | None) -> dict[int, float]:
-    """Return the plain decode step in seconds by concurrency, from receipts of this plan's host, model,
-    levers and SGLang; empty when there is none: break-even and speed-up are then absent, not guessed."""
-    from deploy_kit.exporter.baseline import baseline_from_receipts
-    from deploy_kit.receipts import read_receipts
-
-    if folder is None or not folder.is_dir():
-        return {}
-    baseline = baseline_from_receipts(
-        read_receipts(folder, kind="bench").receipts,
-        host=plan.host,
-        model=plan.model,
-        rehearsal=plan.rehearsal,
-        levers=plan.levers,
-        sglang_version=dict(plan.versions).get("sglang"),
-    )
-    if not baseline.step_seconds and baseline.reason:
-        sys.stderr.write(f"deploy-kit: no baseline in {folder}: {baseline.reason}\n")
-    return baseline.step_seconds
