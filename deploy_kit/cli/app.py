@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "drafter": ("deploy_kit.cli.drafter", "Check, compare, remap and predict EAGLE-3 drafters."),
     "bench": ("deploy_kit.cli.bench", "Measure a running server; the receipt keeps every sample."),
     "decide": ("deploy_kit.cli.decide", "Choose baseline or a speculation profile from receipts."),
+    "report": ("deploy_kit.cli.report", "Write receipts and a campaign as one page to read and share."),
     "guard": ("deploy_kit.cli.guard", "Watch whether speculation still pays; act only if allowed."),
     "stack": ("deploy_kit.cli.stack", "Show, lock, verify and compare the pinned stacks."),
     "patches": ("deploy_kit.cli.patches", "Which source patches are applied, skipped or failed, and why."),
