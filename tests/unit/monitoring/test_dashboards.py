@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,6 +40,17 @@ def test_there_are_five() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_committed_json_equals_the_code(path: Path) -> None:
     assert builder().render(path.stem) == path.read_text(), "run monitoring/grafana/build.py"
+
+
+def test_the_check_refuses_json_that_was_edited(tmp_path: Path) -> None:
+    shutil.copytree(GRAFANA, tmp_path / "grafana", ignore=shutil.ignore_patterns("__pycache__"))
+    check = [sys.executable, str(tmp_path / "grafana/build.py"), "--check"]
+    assert subprocess.run(check, capture_output=True, check=False).returncode == 0
+    edited = tmp_path / "grafana/dashboards/verdict.json"
+    edited.write_text(edited.read_text().replace('"Accept length"', '"Accept lengths"', 1))
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "verdict.json" in done.stderr
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
