@@ -136,3 +136,46 @@ def lock(
     else:
         outcome = "unchanged" if not changed else "would change" if dry_run else "written"
         typer.echo(f"{stack.requirements}: {outcome}")
+
+
+@app.command("assert", epilog="Example (in the image's build): deploy-kit stack assert current --output FILE")
+def assert_(
+    name: str = typer.Argument("current"),
+    site: Path | None = typer.Option(
+        None, "--site", help="The site-packages folder; this Python's by default."
+    ),
+    only: list[str] = typer.Option(
+        [],
+        "--slice",
+        help="A package; repeated: the folder holds only these, and what needs others is skipped.",
+    ),
+    output: Path | None = typer.Option(None, "--output", help="Also write the result there, as JSON."),
+    configs: Path | None = _CONFIGS,
+    as_json: bool = _JSON,
+) -> None:
+    """Check that an installed engine is exactly what its stack says: versions, one NCCL, patches, plug-in,
+    compiled modules, no caches. Exit 21, with a sentence for each difference, when it is not."""
+    import json
+    import sysconfig
+    from dataclasses import asdict
+
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Stack
+    from deploy_kit.exit_codes import ExitCode
+    from deploy_kit.files import write_atomically
+    from deploy_kit.output import print_json
+    from deploy_kit.stacks.engine import examine, examine_slice
+
+    catalog = Catalog.find(configs)
+    stack = catalog.load(Stack, name)
+    root, folder = catalog.folder.parent, site or Path(sysconfig.get_path("purelib"))
+    checks = examine_slice(stack, root, folder, only) if only else examine(stack, root, folder)
+    result = {"stack": stack.name, "ok": all(check.ok for check in checks), "checks": [*map(asdict, checks)]}
+    if output is not None:
+        write_atomically(output, json.dumps(result, indent=1) + "\n")
+    if as_json:
+        print_json(result)
+    else:
+        for check in checks:
+            typer.echo(f"{'ok     ' if check.ok else 'FAILED '} {check.name}: {check.detail}")
+    raise typer.Exit(int(ExitCode.OK if result["ok"] else ExitCode.VERDICT_FAIL))
