@@ -103,11 +103,8 @@ def judge(effects: Sequence[Effect], schedule: Schedule) -> tuple[Verdict, str]:
     if speed.interval[0] > 1 and speed.ratio >= 1 + least:
         accept = next((e for e in effects if e.metric == "accept_length" and e.concurrency is None), None)
         if accept is not None and accept.ratio < 1 - schedule.max_accept_length_loss_ratio:
-            return (
-                "not accepted",
-                f"{text}, but the accept length fell from {accept.base_mean:.2f} to {accept.lever_mean:.2f}: "
-                "suspect wrong results",
-            )
+            fell = f"fell from {accept.base_mean:.2f} to {accept.lever_mean:.2f}"
+            return "not accepted", f"{text}, but the accept length {fell}: suspect wrong results"
         return "helps", text
     if speed.interval[1] < 1 and speed.ratio <= 1 - least:
         return "hurts", text
@@ -137,8 +134,8 @@ def cycle_saving(
 
 
 def updated(result: LeverResult, cells: Sequence[Cell], schedule: Schedule) -> LeverResult:
-    """Given a step's result so far and all finished cells, return it with its effects worked out anew, and its
-    outcome: failed when its own side failed, done when every pair is there, pending otherwise."""
+    """Given a step's result so far and all finished cells, return it with its effects worked out anew, and
+    its outcome: failed when its own side failed, done when every pair is there, pending otherwise."""
     pairs = pairs_of(cells, result.name)
     effects = effects_of(pairs, schedule)
     saving, interval, load = cycle_saving(pairs, schedule)
@@ -192,7 +189,7 @@ def mean_measures(rounds: Sequence[Measure]) -> list[Measure]:
                 concurrency=load,
                 requests=sum(measure.requests for measure in at_load),
                 errors=sum(measure.errors for measure in at_load),
-                **means,  # type: ignore[arg-type]
+                **means,
             )
         )
     return found

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("deploy_kit.cli.probe", "Measure all-reduce (or the fusion lever) the way serving uses it."),
     "drafter": ("deploy_kit.cli.drafter", "Check, compare, remap and predict EAGLE-3 drafters."),
     "bench": ("deploy_kit.cli.bench", "Measure a running server; the receipt keeps every sample."),
+    "campaign": ("deploy_kit.cli.campaign", "Find out which lever helps, one at a time against a base plan."),
     "decide": ("deploy_kit.cli.decide", "Choose baseline or a speculation profile from receipts."),
     "report": ("deploy_kit.cli.report", "Write receipts and a campaign as one page to read and share."),
     "guard": ("deploy_kit.cli.guard", "Watch whether speculation still pays; act only if allowed."),
