@@ -1,4 +1,4 @@
-"""`deploy-kit startup`: explain an engine's start-up log."""
+"""`deploy-kit startup`: explain an engine's start-up log; show how far a running start is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 @app.callback()
 def startup() -> None:
-    """Read an engine's start-up log: phase, progress, cause of an end, remedy."""
+    """Follow an engine's start: phase, progress, elapsed and expected time, cause of an end, remedy."""
 
 
 @app.command(
@@ -47,3 +47,26 @@ def explain(
         "crashed": ExitCode.VERDICT_FAIL,
     }
     raise typer.Exit(int(code.get(answer.verdict, ExitCode.OK)))
+
+
+@app.command(epilog="Example: docker compose exec kimi-eagle deploy-kit startup show --follow")
+def show(
+    state_directory: Path | None = typer.Option(
+        None, "--state-dir", help="The state folder of `deploy-kit serve`. [DEPLOY_KIT_STATE_DIR]"
+    ),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until it is ready or has ended."),
+    as_json: bool = typer.Option(False, "--json", help="Print the state as JSON."),
+) -> None:
+    """Show where the engine of `deploy-kit serve` is: phases with their times, the bar, elapsed and expected
+    time (from earlier starts), and what was checked when it stalls.
+
+    Exits 0 when it is ready, 15 when not yet (or when there is no state), else with the engine's own code."""
+    from deploy_kit.output import print_json
+    from deploy_kit.runtime.settings import read_settings
+    from deploy_kit.runtime.show import describe_state, exit_code_of, follow_state, show_state
+
+    folder = state_directory or read_settings().state_directory
+    state = follow_state(folder) if follow else show_state(folder)
+    if as_json:
+        print_json(describe_state(state))
+    raise typer.Exit(exit_code_of(state))

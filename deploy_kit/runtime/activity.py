@@ -45,9 +45,10 @@ class ActivityMeter:
         progress: float,
         group: GroupFacts,
         gpu_bytes: int | None = None,
+        gpu_unknown: str = "not asked",
     ) -> Quiet:
         """Given a look (clock, log bytes so far, progress 0 to 1, the processes, GPU memory in use or None
-        when unknown), return how quiet it is."""
+        when unknown, and why), return how quiet it is."""
         if self._last is not None:
             before_seconds, before_log, before_progress, before, before_gpu = self._last
             gpu_moved = (
@@ -77,7 +78,7 @@ class ActivityMeter:
             f"progress: {progress:.0%}" if progress >= 0 else "progress: this phase has no measure",
             f"reads: {group.read_bytes} bytes in all, no further MiB",
             f"memory: {group.resident_bytes >> 20} MiB resident, unchanged",
-            "GPU memory: unknown (no NVML here)"
+            f"GPU memory: unknown ({gpu_unknown})"
             if gpu_bytes is None
             else f"GPU memory: {gpu_bytes >> 20} MiB, unchanged",
             f"CPU: {'still used (ranks may be spinning)' if idle < quiet / 2 else f'idle for {idle:.0f} s'}",

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from deploy_kit.runtime.relay import HIDDEN, Relay, redact
 
-__all__ = ["HIDDEN", "Engine", "living_members", "redact"]
+__all__ = ["HIDDEN", "Engine", "Stopped", "living_members", "redact"]
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -24,6 +25,14 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def _die_with_parent() -> None:
     # Runs in the child between fork and exec: if we are killed, the engine must not stay behind.
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How an engine ended: its launcher's exit code (negative: the signal), and whether we had to end it."""
+
+    code: int
+    forced: bool
 
 
 class Engine:
@@ -71,9 +80,8 @@ class Engine:
         with suppress(ProcessLookupError):
             self._process.send_signal(signum)
 
-    def stop(self, *, grace_seconds: float, hurry: Callable[[], bool] | None = None) -> int:
-        """Wait up to the grace time for the launcher (or until `hurry` says so), then end the whole group;
-        return the launcher's exit code."""
+    def stop(self, *, grace_seconds: float, hurry: Callable[[], bool] | None = None) -> Stopped:
+        """Wait up to the grace time for the launcher (or until `hurry` says so), then end the whole group."""
         deadline = time.monotonic() + grace_seconds
         while self._process.poll() is None and time.monotonic() < deadline:
             if hurry is not None and hurry():
@@ -87,7 +95,7 @@ class Engine:
         self._end_group(signal.SIGKILL, wait_seconds=5.0)
         code = self._process.wait(timeout=10)
         self.relay.finish(timeout_seconds=3.0)
-        return code if ended_by_itself is None else ended_by_itself
+        return Stopped(code, True) if ended_by_itself is None else Stopped(ended_by_itself, False)
 
     def _end_group(self, signum: int, *, wait_seconds: float) -> None:
         deadline = time.monotonic() + wait_seconds

@@ -62,6 +62,7 @@ def serve(plan: Plan, settings: Settings) -> int:
         board=board,
         environment={name: environment[name] for name, _value in plan.environment},
         secret=api_key,
+        starts=settings.starts or folder,
         stop_hung_seconds=settings.stop_hung_seconds,
         drain_seconds=settings.drain_seconds,
         telemetry_missing=lambda: (

@@ -14,6 +14,7 @@ DEFAULT_HOST_FILE = Path("/etc/deploy-kit/host.toml")
 DEFAULT_STATE_DIRECTORY = Path("/run/deploy-kit")
 DEFAULT_API_KEY_FILE = Path("/run/secrets/api_key")
 DEFAULT_RECEIPTS = Path("/var/lib/deploy-kit/receipts")
+DEFAULT_STARTS = Path("/var/lib/deploy-kit/starts")
 DEFAULT_EXPORTER_PORT = 9400
 DEFAULT_DRAIN_SECONDS = 60.0
 
@@ -35,6 +36,7 @@ class Settings:
     stop_hung_seconds: float | None = None
     drain_seconds: float = DEFAULT_DRAIN_SECONDS
     receipts: Path | None = None
+    starts: Path | None = None
     allow_missing_telemetry: bool = False
 
 
@@ -54,6 +56,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     receipts = text("RECEIPTS")
     if receipts is None and DEFAULT_RECEIPTS.is_dir():
         receipts = str(DEFAULT_RECEIPTS)
+    starts = text("STARTS")
+    if starts is None and DEFAULT_STARTS.is_dir():
+        starts = str(DEFAULT_STARTS)
     return Settings(
         host=host,
         model=text("MODEL"),
@@ -68,6 +73,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         stop_hung_seconds=_seconds("DEPLOY_KIT_STOP_HUNG_SECONDS", text("STOP_HUNG_SECONDS")),
         drain_seconds=_seconds("DEPLOY_KIT_DRAIN_SECONDS", text("DRAIN_SECONDS")) or DEFAULT_DRAIN_SECONDS,
         receipts=Path(receipts) if receipts is not None else None,
+        starts=Path(starts) if starts is not None else None,
         allow_missing_telemetry=_switch(
             "DEPLOY_KIT_ALLOW_MISSING_TELEMETRY", text("ALLOW_MISSING_TELEMETRY")
         ),

@@ -19,12 +19,15 @@ from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.plan.model import Plan
 from deploy_kit.runtime.activity import IDLE_AFTER_SECONDS, ActivityMeter, Quiet
-from deploy_kit.runtime.child import Engine
+from deploy_kit.runtime.child import Engine, Stopped
+from deploy_kit.runtime.gpu_memory import GpuMemory
+from deploy_kit.runtime.own_end import hung, without_telemetry
 from deploy_kit.runtime.postmortem import write_post_mortem
+from deploy_kit.runtime.preflight import count_gpus
 from deploy_kit.runtime.process_facts import GroupFacts, count_memory_kills, look_at_group
 from deploy_kit.runtime.readiness import Readiness
+from deploy_kit.runtime.start_times import expect_start, keep_start
 from deploy_kit.runtime.state import EngineState, write_state
-from deploy_kit.startup.causes import CAUSES
 from deploy_kit.startup.run import Explanation
 from deploy_kit.startup.status import PHASES, StartupStatus, StatusBoard
 from deploy_kit.startup.watcher import StartupWatcher
@@ -43,7 +46,8 @@ _ORDER = {phase: index for index, phase in enumerate(PHASES)}
 
 class Supervisor:
     """Runs the loop of one engine. `start` makes the engine with the given observer; `look` asks for
-    readiness; `healthy` asks the health endpoint (None: no answer in time)."""
+    readiness; `healthy` asks the health endpoint (None: no answer in time). `starts` is the folder that keeps
+    how long starts took."""
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class Supervisor:
         board: StatusBoard,
         environment: dict[str, str],
         secret: str | None = None,
+        starts: Path | None = None,
         stop_hung_seconds: float | None = None,
         drain_seconds: float = DRAIN_SECONDS,
         telemetry_missing: Callable[[], str | None] = lambda: None,
@@ -69,11 +74,14 @@ class Supervisor:
         self._board = board
         self._environment = environment
         self._secret = secret
+        self._starts = starts
+        self._gpu_memory = GpuMemory(count_gpus())
         self._stop_hung_seconds = stop_hung_seconds
         self._drain_seconds = drain_seconds
         self._telemetry_missing = telemetry_missing
         self._without_telemetry: str | None = None
         self._say = say or _say
+        self._expected = expect_start(plan, starts, self._say)
         self.watcher = StartupWatcher()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -89,6 +97,7 @@ class Supervisor:
         self._stalled: tuple[str, ...] = ()
         self._written: tuple[object, ...] = ()
         self._written_at = 0.0
+        self._unwritten = False
         self._said_at = 0.0
         self._schedulers: frozenset[int] = frozenset()
         self._lost_since: float | None = None
@@ -194,6 +203,8 @@ class Supervisor:
             log_bytes=engine.relay.bytes_seen,
             progress=-1.0 if bar is None else bar.ratio,
             group=group,
+            gpu_bytes=self._gpu_memory.read(),
+            gpu_unknown=self._gpu_memory.unknown,
         )
         self._quiet = quiet
         was = bool(self._stalled)
@@ -249,57 +260,43 @@ class Supervisor:
             with self._lock:
                 explanation = self._explain_own_end(reason)
             self._say(reason + ": ending it")
-        code = engine.stop(
+        stopped = engine.stop(
             grace_seconds=self._drain_seconds if asked else (0.0 if reason is not None else 5.0),
             hurry=lambda: len(self._signals) > 1,
         )
         self._over.set()
+        self._gpu_memory.close()
         kills = count_memory_kills()
         oom = kills is not None and self._kills_before is not None and kills > self._kills_before
         with self._lock:
             self.watcher.close()
             if explanation is None and not asked:
-                self.watcher.note_exit(code, oom_killed=oom)
+                self.watcher.note_exit(stopped.code, oom_killed=oom)
                 explanation = self.watcher.explain()
-        return self._report(engine, code, explanation)
+        return self._report(engine, stopped, explanation)
 
     def _explain_own_end(self, reason: str) -> Explanation:
-        """Return why we end the engine ourselves."""
+        died = self._dead_since is not None or self._lost_since is not None
         if self._dead_since is None and self._lost_since is not None:
             self.watcher.note_exit(-9)
         found = self.watcher.explain()
-        if self._dead_since is not None or self._lost_since is not None:
+        if died:
             return replace(found, remarks=(*found.remarks, reason))
         if self._without_telemetry is not None:
-            return replace(
-                found,
-                verdict="crashed",
-                cause=reason,
-                cause_id="telemetry",
-                remedy="correct it, or serve without it: --allow-missing-telemetry",
-                exit_code=int(ExitCode.ENGINE_TELEMETRY),
-            )
-        if found.verdict == "hung":
-            evidence = (*self._stalled, *found.evidence)
-            return replace(found, evidence=evidence, remarks=(*found.remarks, reason))
-        return replace(
-            found,
-            verdict="hung",
-            cause=f"nothing advanced in phase {self._phase}",
-            cause_id="stalled",
-            remedy=CAUSES["stalled"].remedy,
-            evidence=self._stalled,
-            remarks=(*found.remarks, reason),
-            exit_code=int(ExitCode.ENGINE_HUNG),
-        )
+            return without_telemetry(found, reason)
+        return hung(found, reason, phase=self._phase, checks=self._stalled)
 
-    def _report(self, engine: Engine, code: int, explanation: Explanation | None) -> int:
+    def _report(self, engine: Engine, stopped: Stopped, explanation: Explanation | None) -> int:
         self._enter("exited")
         if explanation is None:
-            late = code in (-signal.SIGKILL, -signal.SIGTERM)
             cause, cause_id, remedy, exit_code = "stopped as asked", "stopped", None, int(ExitCode.OK)
-            if late:
-                cause += f" (the engine ended by {signal.Signals(-code).name})"
+            if stopped.forced:
+                # SGLang's own last act is a SIGKILL to itself: only our having to end it is worth a word.
+                cause += (
+                    " (at once: a second signal came)"
+                    if len(self._signals) > 1
+                    else f" (it had not finished after {self._drain_seconds:.0f} s, and was ended)"
+                )
         else:
             cause, cause_id, remedy = explanation.cause, explanation.cause_id or "unknown", explanation.remedy
             exit_code = explanation.exit_code or int(ExitCode.ENGINE_DIED)
@@ -311,7 +308,7 @@ class Supervisor:
                     last_lines=self.watcher.ring(),
                     environment=self._environment,
                     phase_seconds=self._phase_seconds,
-                    engine_code=code,
+                    engine_code=stopped.code,
                     secret=self._secret,
                 )
                 self._say(f"post-mortem: {path}")
@@ -334,7 +331,7 @@ class Supervisor:
             exit_code=exit_code,
             details=self._details(status, cause_id),
         )
-        write_state(self._folder, self._state)
+        self._write_state()
         self._say(f"ended: {cause}" + (f"\n  remedy: {remedy}" if remedy else ""))
         if engine.relay.bytes_dropped:
             self._say(
@@ -383,6 +380,9 @@ class Supervisor:
             stalled_checks=self._stalled,
             busy=self._busy or unhealthy,
             cause=cause,
+            expected_seconds=None if self._expected is None else self._expected.ready_seconds,
+            expected_phase_seconds={} if self._expected is None else self._expected.phase_seconds,
+            expected_from=None if self._expected is None else self._expected.text,
             updated_at_seconds=time.time(),
         )
 
@@ -401,18 +401,36 @@ class Supervisor:
             ready_at_seconds=self._ready_at,
             details=self._details(status, None),
         )
-        write_state(self._folder, self._state)
+        self._write_state()
         self._written, self._written_at = key, now
         if became_ready and self._ready_at is not None:
             seconds = self._ready_at - self._state.started_at_seconds
             self._say(
                 f"ready after {seconds:.1f} s: {self._plan.served_model_name}, profile {self._plan.profile}"
             )
+            keep_start(
+                self._plan,
+                self._starts,
+                self._say,
+                ready_at_seconds=self._ready_at,
+                ready_seconds=seconds,
+                phase_seconds=status.phase_seconds,
+            )
         elif self._ready_at is None and (changed or now - self._said_at >= SAY_INTERVAL_SECONDS):
             self._said_at = now
             elapsed = time.time() - self._state.started_at_seconds
             more = f": {status.progress_text}" if status.progress_text else ""
-            self._say(f"{status.phase}{more} ({elapsed:.0f} s since the start)")
+            expected = f", {self._expected.text}" if self._expected is not None else ""
+            self._say(f"{status.phase}{more} ({elapsed:.0f} s since the start{expected})")
+
+    def _write_state(self) -> None:
+        try:
+            write_state(self._folder, self._state)
+            self._unwritten = False
+        except DeployKitError as error:  # a full state folder is no reason to end an engine
+            if not self._unwritten:
+                self._say(f"the state file is not written: {error.summary}")
+            self._unwritten = True
 
     def _details(self, status: StartupStatus, cause_id: str | None) -> dict[str, object]:
         details: dict[str, object] = {**status.as_dict(), "cause_id": cause_id, "not_ready_because": None}

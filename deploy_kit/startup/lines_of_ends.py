@@ -72,7 +72,10 @@ def read_died(journal: Journal, line: Line) -> None:
 
 def read_killed(journal: Journal, line: Line) -> None:
     """The shell's or the kernel's word for a killed process."""
-    if line.text == "Killed" or re.match(r"Killed\s+(?:python|sglang|numactl|deploy-kit)", line.text):
+    if journal.run.draining and line.text == "Killed":
+        # SGLang's last act after it has drained: SIGKILL to its own process tree, itself included.
+        journal.run.finished = True
+    elif line.text == "Killed" or re.match(r"Killed\s+(?:python|sglang|numactl|deploy-kit)", line.text):
         journal.death("killed", line, exit_code=-9)
     elif line.text.startswith("Killed process"):
         read_kernel_kill(journal, line, line.text[:600])

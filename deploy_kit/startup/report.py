@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from deploy_kit.files import file_error
+from deploy_kit.startup.display import View, render
 from deploy_kit.startup.explain import CHUNK_BYTES, explain_stream
 from deploy_kit.startup.run import Explanation
-from deploy_kit.startup.status import PHASES
 from deploy_kit.startup.watcher import StartupWatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
+    from collections.abc import Iterator, Mapping
 
 FOLLOW_INTERVAL_SECONDS = 0.5
 _FINAL = ("ready", "degraded", "hung", "crashed")
@@ -38,12 +36,13 @@ def follow_log(path: Path | None) -> Explanation:
     from deploy_kit.output import stderr_console
 
     watcher = StartupWatcher()
-    started = quiet_since = time.monotonic()
+    started = quiet_since = now = time.monotonic()
+    spent: dict[str, float] = {}
     console = stderr_console()
     with _open(path) as stream, Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             chunk, ended = _next_chunk(stream, pipe=path is None)
-            now = time.monotonic()
+            before, now = now, time.monotonic()
             if chunk:
                 watcher.feed(chunk)
                 quiet_since = now
@@ -51,7 +50,9 @@ def follow_log(path: Path | None) -> Explanation:
                 watcher.unfinished_progress()
                 watcher.note_silence(now - quiet_since)
             answer = watcher.explain()
-            live.update(display(watcher, now - started))
+            phase = watcher.running_phase
+            spent[phase] = spent.get(phase, 0.0) + now - before
+            live.update(render(view_of(watcher, now - started, spent)))
             if (answer.verdict in _FINAL and not chunk) or ended:
                 watcher.close()
                 return watcher.explain()
@@ -70,26 +71,21 @@ def _next_chunk(stream: IO[bytes], *, pipe: bool) -> tuple[bytes, bool]:
     return chunk, False
 
 
-def display(watcher: StartupWatcher, elapsed_seconds: float) -> RenderableType:
-    """Return the progress display: the phases, the bar of the present one, the time since the start."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
-    present = watcher.running_phase
-    line = Text()
-    reached = PHASES.index(present)
-    for index, phase in enumerate(PHASES[:6]):
-        style = "green" if index < reached else ("bold yellow" if index == reached else "dim")
-        line.append(("✔ " if index < reached else "· ") + phase + "  ", style=style)
-    parts: list[RenderableType] = [line]
+def view_of(watcher: StartupWatcher, elapsed_seconds: float, phase_seconds: Mapping[str, float]) -> View:
+    """Return what is shown of a log's watcher."""
     bar = watcher.progress
+    text = None
     if bar is not None:
-        parts.append(ProgressBar(total=bar.total, completed=bar.done, width=60))
         left = "" if bar.remaining_seconds is None else f", {bar.remaining_seconds} s left"
-        parts.append(Text(f"{bar.what}: {bar.done}/{bar.total}{left}"))
-    parts.append(Text(f"{watcher.explain().cause} ({elapsed_seconds:.0f} s)", style="dim"))
-    return Group(*parts)
+        text = f"{bar.what}: {bar.done}/{bar.total}{left}"
+    return View(
+        phase=watcher.running_phase,
+        elapsed_seconds=elapsed_seconds,
+        text=watcher.explain().cause,
+        progress_ratio=None if bar is None else bar.ratio,
+        progress_text=text,
+        phase_seconds=phase_seconds,
+    )
 
 
 def describe(answer: Explanation) -> str:

@@ -32,8 +32,10 @@ class StartupStatus:
     `phase` is one of `PHASES`. `progress_ratio` is 0 to 1 within the phase, None when the phase has no
     measure. `phase_seconds` holds the time spent so far in each phase entered (the current one included).
     `exits` counts engine ends of this process by cause id (`deploy_kit_engine_exits_total{cause}`), and is
-    empty until the engine has ended. `stalled` says that nothing observable advanced for too long, with what
-    was checked in `stalled_checks`. Times are seconds; `updated_at_seconds` is since the epoch.
+    empty until the engine has ended. `expected_seconds` until ready (and in each phase) come from earlier
+    starts, `expected_from` says which; None when there was none. `stalled` says that nothing observable
+    advanced for too long, with what was checked in `stalled_checks`. Times are seconds;
+    `updated_at_seconds` is since the epoch.
     """
 
     phase: str = "starting"
@@ -47,6 +49,9 @@ class StartupStatus:
     remedy: str | None = None
     exit_code: int | None = None
     exits: Mapping[str, int] = field(default_factory=dict)
+    expected_seconds: float | None = None
+    expected_phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    expected_from: str | None = None
     updated_at_seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,6 +68,9 @@ class StartupStatus:
             "remedy": self.remedy,
             "exit_code": self.exit_code,
             "exits": dict(self.exits),
+            "expected_seconds": self.expected_seconds,
+            "expected_phase_seconds": dict(self.expected_phase_seconds),
+            "expected_from": self.expected_from,
             "updated_at_seconds": self.updated_at_seconds,
         }
 
