@@ -44,10 +44,13 @@ def verify(
     online: bool = typer.Option(
         False, "--online", help="Ask the index whether every pinned file is still there."
     ),
+    image: str | None = typer.Option(
+        None, "--image", help="With NAME: also compare this built image's labels."
+    ),
     configs: Path | None = _CONFIGS,
     as_json: bool = _JSON,
 ) -> None:
-    """Check that a stack's file, lock, patches and the Dockerfile agree. Exit 21 when something differs."""
+    """Check that a stack's file, lock, patches, the Dockerfile and the flake agree. Exit 21 when not."""
     from dataclasses import asdict
 
     from deploy_kit.configs.catalog import Catalog
@@ -57,6 +60,8 @@ def verify(
     from deploy_kit.stacks.locks import read_lock
     from deploy_kit.stacks.verify import verify as run
 
+    if image is not None and name is None:
+        raise typer.BadParameter("--image needs the NAME of the stack it was built from")
     catalog = Catalog.find(configs)
     root = catalog.folder.parent
     results = {}
@@ -72,6 +77,11 @@ def verify(
             with Progress(console=stderr_console(), transient=True) as progress:
                 task = progress.add_task(f"{one}: asking the index", total=len(pins))
                 checks += check_index(pins, advance=lambda p=progress, t=task: p.advance(t))  # type: ignore[misc]
+        if image is not None:
+            from deploy_kit.stacks.build import read_labels
+            from deploy_kit.stacks.verify import check_labels
+
+            checks += check_labels(stack, image, read_labels(image))
         results[one] = checks
     bad = sum(not check.ok for checks in results.values() for check in checks)
     if as_json:
@@ -179,3 +189,33 @@ def assert_(
         for check in checks:
             typer.echo(f"{'ok     ' if check.ok else 'FAILED '} {check.name}: {check.detail}")
     raise typer.Exit(int(ExitCode.OK if result["ok"] else ExitCode.VERDICT_FAIL))
+
+
+@app.command(epilog="Example: deploy-kit stack build current        (the slice: --target slice)")
+def build(
+    name: str = typer.Argument("current"),
+    target: str = typer.Option("gpu", "--target", help="gpu, slice or gpu-sbom."),
+    tag: str | None = typer.Option(None, "--tag", help="The image's name; the stack's own by default."),
+    output: Path | None = typer.Option(None, "--output", help="A folder for the files of gpu-sbom."),
+    configs: Path | None = _CONFIGS,
+    as_json: bool = _JSON,
+) -> None:
+    """Build a GPU stack's image. Needs 25 GB of disk and the better part of an hour on two cores."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Stack
+    from deploy_kit.output import print_json, stderr_console
+    from deploy_kit.stacks.build import TARGETS, build_target
+
+    if target not in TARGETS:
+        raise typer.BadParameter(f"no such target: found {target}, allowed {', '.join(TARGETS)}")
+    catalog = Catalog.find(configs)
+    stack = catalog.load(Stack, name)
+    if stack.rehearsal:
+        raise typer.BadParameter(f"{name} is no GPU stack; `deploy-kit up` builds it")
+    chosen = tag or (stack.image if target == "gpu" else f"{stack.image}-{target}")
+    with stderr_console().status(f"building {chosen} (log: var/build-{target}.log)"):
+        done = build_target(stack, catalog.folder.parent, target, tag=chosen, output=output)
+    if as_json:
+        print_json(done)
+    else:
+        typer.echo(f"{done['tag']}: {done['id']}{'' if done['changed'] else ' (unchanged)'}")

@@ -284,8 +284,18 @@ def sources_from_targets(targets: str, codename: str) -> str:
     return "\n".join(dict.fromkeys(lines)) + "\n"
 
 
-def build(root: Path, target: str, tag: str, *, revision: str | None = None) -> dict[str, object]:
-    """Build one target of docker/Dockerfile; return the tag, the image's id and whether it changed."""
+def build(
+    root: Path,
+    target: str,
+    tag: str,
+    *,
+    revision: str | None = None,
+    arguments: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+) -> dict[str, object]:
+    """Build one target of docker/Dockerfile; return the tag, the image's id and whether it changed.
+
+    `arguments` are build arguments, `flags` further flags of `docker buildx build`."""
     dockerfile = root / "docker/Dockerfile"
     text = read_text(dockerfile, what="Dockerfile")
     targets = re.findall(r"^FROM\s+\S+\s+AS\s+(\S+)", text, flags=re.MULTILINE)
@@ -310,17 +320,28 @@ def build(root: Path, target: str, tag: str, *, revision: str | None = None) -> 
             locks = (path.read_text() for path in (root / "docker/requirements").glob("*.txt"))
             stage_wheels(inputs.wheels, locked_names(locks), folder / "wheels")
         command = [
-            "docker", "buildx", "build", "--load", "--progress", "plain",
+            "docker", "buildx", "build", *(() if "--output" in flags else ("--load",)), "--progress", "plain",
             "--file", str(dockerfile), "--target", target, "--tag", tag,
             *make_build_flags(inputs, base=base, local_base=local_base, folder=folder),
         ]  # fmt: skip
-        if revision:
-            command += ["--build-arg", f"REVISION={revision}"]
+        for name, value in {**({"REVISION": revision} if revision else {}), **(arguments or {})}.items():
+            command += ["--build-arg", f"{name}={value}"]
+        command += flags
         log = root / "var" / f"build-{target}.log"
         log.parent.mkdir(exist_ok=True)
         _run([*command, str(root)], doing=f"building {tag}", log=log)
     after = image_id(tag)
     return {"tag": tag, "id": after, "changed": before != after, "base": local_base or base}
+
+
+def stack_arguments(root: Path, name: str) -> dict[str, str]:
+    """Return the build arguments of a stack; none for the rehearsal stack, whose target has none."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Stack
+    from deploy_kit.stacks.verify import make_arguments
+
+    stack = Catalog(root / "configs").load(Stack, name)
+    return {} if stack.rehearsal else make_arguments(stack)
 
 
 def _run(
@@ -369,9 +390,15 @@ def main() -> None:
     parser.add_argument("--tag", required=True)
     parser.add_argument("--root", type=Path, default=Path.cwd())
     parser.add_argument("--revision")
+    parser.add_argument("--stack", help="the GPU stack to build; without it the Dockerfile's defaults")
     arguments = parser.parse_args()
     try:
-        print_json(build(arguments.root, arguments.target, arguments.tag, revision=arguments.revision))
+        pins = stack_arguments(arguments.root, arguments.stack) if arguments.stack else None
+        print_json(
+            build(
+                arguments.root, arguments.target, arguments.tag, revision=arguments.revision, arguments=pins
+            )
+        )
     except DeployKitError as error:
         print_error(error)
         sys.exit(int(error.exit_code))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,12 @@ class Check:
 def verify(stack: Stack, root: Path) -> list[Check]:
     """Given a stack and the repository's root, return every comparison made, in order."""
     lock = read_lock(root / stack.requirements)
+    dockerfile = read_text(root / "docker/Dockerfile", what="Dockerfile")
     return [
         *check_versions(stack, lock),
-        *check_base(stack, read_text(root / "docker/Dockerfile", what="Dockerfile")),
+        *check_base(stack, dockerfile),
+        *(check_literals if stack.rehearsal else check_arguments)(stack, dockerfile),
+        *check_flake(stack, root / "flake.nix"),
         *check_patches(stack, root),
         Check(
             "image tag",
@@ -62,6 +65,70 @@ def check_base(stack: Stack, dockerfile: str) -> Iterator[Check]:
         "base",
         wanted in bases,
         f"stack {wanted}; Dockerfile {', '.join(bases) or 'has no base with a digest'}",
+    )
+
+
+# Which stack a plain `docker build` of the GPU target gives: the defaults of the Dockerfile's arguments.
+DEFAULT_STACK = "current"
+LABEL = "io.deploy-kit."
+
+
+def make_arguments(stack: Stack) -> dict[str, str]:
+    """Given a GPU stack, return the build arguments of the Dockerfile's GPU target: its name and versions."""
+    versions = stack.versions.model_dump(exclude={"python"})
+    return {"STACK": stack.name, **{key.upper(): version for key, version in versions.items() if version}}
+
+
+def make_labels(stack: Stack) -> dict[str, str]:
+    """Given a GPU stack, return the labels its image must carry."""
+    arguments = make_arguments(stack)
+    return {LABEL + key.lower().replace("_", "-"): value for key, value in arguments.items()}
+
+
+def check_arguments(stack: Stack, dockerfile: str) -> Iterator[Check]:
+    """Given a GPU stack and the Dockerfile's text, compare each argument's defaults with the stack (for the
+    stack that is built by default), and see that a label carries each."""
+    for name, value in make_arguments(stack).items():
+        defaults = set(re.findall(rf"^ARG {name}=(\S*)$", dockerfile, flags=re.MULTILINE))
+        label = LABEL + name.lower().replace("_", "-")
+        labelled = f'{label}="${{{name}}}"' in dockerfile
+        agrees = defaults == {value} if stack.name == DEFAULT_STACK else len(defaults) == 1
+        yield Check(
+            f"argument {name}",
+            agrees and labelled,
+            f"stack {value}; Dockerfile default {', '.join(sorted(defaults)) or 'none'}"
+            + ("" if labelled else f", and no label {label} carries it"),
+        )
+
+
+def check_literals(stack: Stack, dockerfile: str) -> Iterator[Check]:
+    """Given the rehearsal stack and the Dockerfile's text, see that its literal labels agree."""
+    for name, wanted in make_labels(stack).items():
+        found = re.findall(rf'{re.escape(name)}="([^"$]*)"', dockerfile)
+        yield Check(
+            f"label {name}", wanted in found, f"stack {wanted}; Dockerfile {', '.join(found) or 'none'}"
+        )
+
+
+def check_labels(stack: Stack, image: str, labels: Mapping[str, str]) -> Iterator[Check]:
+    """Given a GPU stack and a built image's labels, compare each."""
+    for name, wanted in make_labels(stack).items():
+        found = labels.get(name)
+        yield Check(f"label {name}", found == wanted, f"{image}: found {found or 'none'}, allowed {wanted}")
+
+
+def check_flake(stack: Stack, flake: Path) -> Iterator[Check]:
+    """Given a stack and flake.nix, see that the flake reads the stack's own file and repeats no version."""
+    text = read_text(flake, what="flake")
+    versions = stack.versions.model_dump(exclude={"python"}).values()
+    repeated = sorted({v for v in versions if v and re.search(rf"(?<![\w.]){re.escape(v)}(?![\w.])", text)})
+    read = f'"{stack.name}"' in text and "configs/stacks" in text
+    yield Check(
+        "flake",
+        read and not repeated,
+        f"flake.nix repeats {', '.join(repeated)}; allowed: only what it reads from configs/stacks"
+        if repeated
+        else f"flake.nix {'reads' if read else 'does not read'} configs/stacks/{stack.name}.toml",
     )
 
 
