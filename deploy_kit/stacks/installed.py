@@ -25,6 +25,8 @@ PLUGIN = "deploy_kit_telemetry"
 # In the environment beside the lock: what made it, and ourselves.
 OWN_PACKAGES = frozenset({"deploy-kit", "deploy-kit-rehearsal", "pip"})
 _NCCL = re.compile(r"^libnccl\.so(\.\d+)*$")
+# FlashInfer's modules that must be compiled for SM120: both ways of PCIe IPC, TRT-LLM's all-reduce.
+MODULES = ("pcie_ipc_ag_rs", "pcie_ipc_comm", "trtllm_comm")
 # What a build may leave behind and must not: (folder, what it is).
 CACHES = (
     (".cache/pip", "pip's cache"),
@@ -65,7 +67,7 @@ def check_pins(
         not foreign,
         f"found {', '.join(f'{name} {installed[name]}' for name in foreign)}, allowed only what the lock pins"
         if foreign
-        else f"nothing is installed beside the lock and {', '.join(sorted(OWN_PACKAGES & installed.keys()))}",
+        else f"beside the lock only {', '.join(sorted(OWN_PACKAGES & installed.keys())) or 'nothing'}",
     )
 
 
@@ -83,7 +85,7 @@ def check_stack_versions(
         if wanted is None or (found is None and key == "cuda"):
             continue
         same = found is not None and (_is(found, wanted) or found.startswith(f"{wanted}."))
-        yield Check(key, same, f"{package}: {_found(found, wanted)}")
+        yield Check(key, same, f"{_found(found, wanted)} (package {package})")
 
 
 def find_nccl(roots: Iterable[Path]) -> list[Path]:
@@ -239,6 +241,14 @@ def check_compiled(stack: Stack, provider: Path, cuobjdump: Path) -> Iterator[Ch
         return
     built = json.loads(manifest.read_text())
     yield check_modules_version(stack, built)
+    found = sorted(
+        name for word, names in built["architectures"].items() if "sm120" in word for name in names
+    )
+    yield Check(
+        "modules for SM120",
+        found == list(MODULES),
+        f"found {', '.join(found) or 'none'}, allowed {', '.join(MODULES)}",
+    )
     for architecture, modules in sorted(built["architectures"].items()):
         for name in sorted(modules):
             library = provider / architecture / name / f"{name}.so"
