@@ -101,6 +101,19 @@ def refuse_mixes(receipts: Sequence[Receipt], state: CampaignState | None) -> No
                     remedy="report each apart; --host NAME keeps one host's receipts",
                     exit_code=ExitCode.INPUT,
                 )
+    bench = next((receipt for receipt in receipts if receipt.kind == "bench"), None)
+    if bench is None or state is None:
+        return
+    for name in sorted(set(bench.versions) & set(state.versions) - {"deploy-kit"}):
+        if bench.versions[name] != state.versions[name]:
+            raise DeployKitError(
+                "these do not belong in one report: they mix stacks",
+                key=f"stack {name}",
+                found=f"{bench.versions[name]} (receipt {bench.short_id}) and {state.versions[name]} "
+                f"(campaign {state.campaign.name})",
+                remedy="report each apart",
+                exit_code=ExitCode.INPUT,
+            )
 
 
 def _state(campaign: Path | None) -> CampaignState | None:

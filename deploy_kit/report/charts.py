@@ -6,7 +6,7 @@ Nothing relies on colour: outcomes and profiles have shapes of their own, the pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from deploy_kit.report.drawing import (
     Area,
@@ -37,7 +37,14 @@ OUTCOMES = {
     "failed": ("cross", "worse"),
     "refused": ("cross", "even"),
 }
-_SERIES_SHAPES = ("square", "triangle", "diamond", "plus", "cross", "down")
+# Shape and fill of the series in their order: no two of ten look alike, also in grey.
+_LOOKS = (
+    *(
+        (shape, f"series s{n}")
+        for n, shape in enumerate(("square", "triangle", "diamond", "plus", "cross", "down"))
+    ),
+    *((shape, f"series s{n} open") for n, shape in enumerate(("square", "triangle", "diamond", "down"))),
+)
 
 
 @dataclass(frozen=True)
@@ -209,21 +216,21 @@ def cycle_text(cycle: Cycle) -> str:
 def break_even(load: BreakEven, *, width: float = NARROW, shapes_of: Sequence[str] = ()) -> Drawing:
     """Given one load's points, return accept length against cycle time, with lines of equal tokens/s and the
     baseline's. `shapes_of` lists the series of all loads, so that a profile has one shape everywhere."""
-    order = list(shapes_of) or [series.label for series in load.series]
+    order = list(dict.fromkeys([*shapes_of, *(series.label for series in load.series)]))
     points = [point for series in load.series for point in series.points]
     plain = load.baseline_tokens_per_second
     every = [*points, *([(1 / plain, 1.0)] if plain else [])]
     x_high = max((cycle * 1000 for cycle, _ in every), default=1.0) * 1.15
     y_high = max(max((accept for _, accept in every), default=1.0) * 1.15, 1.3)
-    plot = Box(44, 34, width - 44 - 58, 210)
+    plot = Box(44, 34, width - 44 - 74, 210)
     x = Scale(0.0, x_high, plot.x, plot.x + plot.width)
     y = Scale(0.0, y_high, plot.y + plot.height, plot.y)
     shapes: list[Shape] = [Bar(plot, "frame")]
     labels: list[Label] = []
     if plain:
         end = _ray_end(plain, x_high, y_high)
-        corner = [(x_high, y_high)] if end[1] < y_high else []
-        below = [(0.0, 0.0), end, *([] if corner else [(x_high, y_high)]), (x_high, 0.0)]
+        corner = [(x_high, y_high)] if end[1] >= y_high else []
+        below = [(0.0, 0.0), end, *corner, (x_high, 0.0)]
         shapes.append(Area(tuple((x(a), y(b)) for a, b in below), "losing"))
     for value in ticks(0.0, x_high, most=6):
         shapes.append(Line(x(value), plot.y + plot.height, x(value), plot.y + plot.height + 4, "axis"))
@@ -231,27 +238,36 @@ def break_even(load: BreakEven, *, width: float = NARROW, shapes_of: Sequence[st
     for value in ticks(0.0, y_high, most=6):
         shapes.append(Line(plot.x - 4, y(value), plot.x, y(value), "axis"))
         labels.append(Label(plot.x - 7, y(value) + 4, f"{value:g}", _SMALL, "end"))
-    rays: list[Label] = []
     if plain:
         end = _ray_end(plain, x_high, y_high)
         shapes.append(Line(x(0), y(0), x(end[0]), y(end[1]), "breakeven"))
-        rays.append(_ray_label(f"{plain:.0f} base", end, x, y, x_high, "strong"))
+        base = _ray_label(f"{plain:.0f} base", end, x, y, x_high, "strong")
+        over = max(0.0, base.box.x + base.box.width - width)  # at the top it may reach over the edge
+        labels.append(replace(base, x=base.x - over))
     for speed in _speeds(points, plain, x_high, y_high):
         end = _ray_end(speed, x_high, y_high)
-        shapes.append(Line(x(0), y(0), x(end[0]), y(end[1]), "iso"))
-        rays.append(_ray_label(f"{speed:g}", end, x, y, x_high, "soft"))
-    labels += apart((ray for ray in rays if ray.box.x + ray.box.width <= width), labels)
+        label = _ray_label(f"{speed:g}", end, x, y, x_high, "soft")
+        # A line that has no room for its label says nothing.
+        if label.box.x + label.box.width <= width and apart([label], labels):
+            labels.append(label)
+            shapes.append(Line(x(0), y(0), x(end[0]), y(end[1]), "iso"))
     labels.append(
         Label(plot.x + plot.width / 2, plot.y + plot.height + 34, "cycle time, ms", _SMALL, "middle", "soft")
     )
     labels.append(
-        Label(4, 14, shortened(f"accept length · {load.label}", width - 8, _SIZE), _SIZE, "start", "strong")
+        Label(
+            4,
+            14,
+            shortened(f"accept length · {load.label}", width - 8, _SIZE, bold=True),
+            _SIZE,
+            "start",
+            "strong",
+        )
     )
     marks: list[Shape] = []
     for series in load.series:
-        place = order.index(series.label) % len(_SERIES_SHAPES) if series.label in order else 0
-        css = f"series s{place}"
-        marks += [Mark(x(c * 1000), y(a), _SERIES_SHAPES[place], css) for c, a in series.points]
+        shape, css = _LOOKS[order.index(series.label) % len(_LOOKS)]
+        marks += [Mark(x(c * 1000), y(a), shape, css) for c, a in series.points]
     if plain:
         marks.append(Mark(x(1000 / plain), y(1.0), "circle", "basemark"))
     base_line = plot.y + plot.height + 54
@@ -277,14 +293,10 @@ def _series_legend(
     load: BreakEven, order: Sequence[str], width: float, y: float
 ) -> tuple[list[Shape], float]:
     shapes: list[Shape] = []
-    entries: list[tuple[str, str, str]] = [
-        (
-            s.label,
-            _SERIES_SHAPES[order.index(s.label) % len(_SERIES_SHAPES)],
-            f"series s{order.index(s.label) % len(_SERIES_SHAPES)}",
-        )
-        for s in load.series
-        if s.points and s.label in order
+    entries = [
+        (series.label, *_LOOKS[order.index(series.label) % len(_LOOKS)])
+        for series in load.series
+        if series.points
     ]
     if load.baseline_tokens_per_second:
         entries.append(("baseline: on its own line, at 1", "circle", "basemark"))
@@ -353,9 +365,9 @@ def _bounded(effect: Effect) -> tuple[float, float] | None:
 def _head(name: str, value: str, left: float, right: float, y: float) -> tuple[list[Shape], float]:
     """Return a row's name and value: on one line where both fit, else the value in lines below."""
     room = right - left - 20
-    name = shortened(name, room, _SIZE)
+    name = shortened(name, room, _SIZE, bold=True)
     shapes: list[Shape] = [Label(left, y, name, _SIZE, "start", "strong")]
-    if text_width(name, _SIZE) + text_width(value, _SMALL) + 24 <= room:
+    if text_width(name, _SIZE, bold=True) + text_width(value, _SMALL) + 24 <= room:
         shapes.append(Label(right, y, value, _SMALL, "end"))
         return shapes, 18.0
     height = 18.0

@@ -208,12 +208,12 @@ def _percent(effect: Effect, state: CampaignState) -> str:
     text = f"{(effect.ratio - 1) * 100:+.1f} %"
     if effect.interval is None:
         return f"{text} (one pair: spread unknown)"
-    return f"{text} ({state.campaign.schedule.confidence * 100:g} %: {_between(effect.interval)})"
+    return f"{text} ({state.campaign.schedule.confidence * 100:g} %: {_between(effect.interval, unit='')})"
 
 
-def _between(interval: tuple[float, float]) -> str:
+def _between(interval: tuple[float, float], unit: str = " %") -> str:
     low, high = ((edge - 1) * 100 for edge in interval)
-    return f"{low:+.1f} to {high:+.1f}" + (" %" if abs(high) < 1e4 else "")
+    return f"{low:+.1f} to {high:+.1f}{unit}" if high < 1000 else f"{low:+.1f}{unit} to very large"
 
 
 def _load(effect: Effect) -> str:

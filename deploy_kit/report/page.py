@@ -11,6 +11,7 @@ from deploy_kit.report.content import Block, Bullets, Code, Content, Figure, Fig
 from deploy_kit.report.drawing import printable
 
 _NUMBER = re.compile(r"[<>~]?[+-]?\d[\d.,]*(?: ?(?:%|ms|µs|s|tok/s))?")
+_SHORT = 22
 
 
 def page(content: Content) -> str:
@@ -86,19 +87,26 @@ def _figure(block: Figure, identity: str, safe: Any) -> dict[str, Any]:
 
 
 def _table(table: Table) -> dict[str, Any]:
-    rows = [
-        [{"text": printable(cell), "number": bool(_NUMBER.fullmatch(cell))} for cell in row]
-        for row in table.rows
-    ]
     numeric = [
-        bool(rows)
-        and all(row[column]["number"] or row[column]["text"] in ("", "-", "unknown") for row in rows)
+        bool(table.rows)
+        and any(_NUMBER.fullmatch(row[column]) for row in table.rows)
+        and all(_NUMBER.fullmatch(row[column]) or row[column] in ("", "-", "unknown") for row in table.rows)
         for column in range(len(table.headers))
+    ]
+    # Short texts stay on one line; a phone scrolls the table sideways.
+    classes = [["n" if number else "" for number in numeric] for _ in table.rows]
+    rows = [
+        [
+            {"text": printable(cell), "css": css or ("s" if len(cell) <= _SHORT else "l")}
+            for cell, css in zip(row, columns, strict=True)
+        ]
+        for row, columns in zip(table.rows, classes, strict=True)
     ]
     return {
         "caption": printable(table.caption),
         "headers": [
-            {"text": printable(text), "number": numeric[column]} for column, text in enumerate(table.headers)
+            {"text": printable(text), "number": number}
+            for text, number in zip(table.headers, numeric, strict=True)
         ],
         "rows": rows,
     }

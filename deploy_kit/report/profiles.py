@@ -138,13 +138,20 @@ def anatomy_figure(cycles: Sequence[Cycle], caption: str) -> Figure | None:
     """Return the stacked bars of cycles and their table."""
     if not cycles:
         return None
-    names = ("draft", "verify", "gap", "other", "decode")
+    named = {
+        "draft": "draft",
+        "verify": "verify",
+        "gap": "gaps",
+        "other": "not told apart",
+        "decode": "decode step",
+    }
+    names = [name for name in named if any(name == part for cycle in cycles for part, _ in cycle.parts)]
     rows = []
     for cycle in cycles:
         parts = dict(cycle.parts)
         cells = [f"{parts[name] * 1000:.2f} ms" if name in parts else "-" for name in names]
         rows.append((cycle.label, *cells, f"{cycle.seconds * 1000:.2f} ms"))
-    headers = ("load and profile", "draft", "verify", "gaps", "not told apart", "decode step", "whole")
+    headers = ("load and profile", *(named[name] for name in names), "whole")
     return Figure(
         caption,
         anatomy(cycles, width=WIDE),
@@ -289,4 +296,4 @@ def _marked(label: str, *, chosen: bool) -> str:
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    return text + ("" if text.endswith(".") else ".")
