@@ -117,11 +117,12 @@ def startup_families(status: StartupStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "deploy_kit_startup_stalled", "1: nothing observable advances.", value=float(status.stalled)
     )
-    if status.progress_ratio is not None:
+    progress = 1.0 if ready else status.progress_ratio
+    if progress is not None:
         yield GaugeMetricFamily(
             "deploy_kit_startup_progress_ratio",
-            "Progress within the phase, 0 to 1.",
-            value=status.progress_ratio,
+            "Progress within the phase, 0 to 1; 1 once ready.",
+            value=progress,
         )
     seconds = GaugeMetricFamily("deploy_kit_startup_seconds", "Time spent in each phase.", labels=["phase"])
     for name, spent in status.phase_seconds.items():

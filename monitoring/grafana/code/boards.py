@@ -200,7 +200,7 @@ def engine() -> board.Dashboard:
         )
         .with_panel(
             number(
-                "Start-up progress", "Progress within the current phase; empty in phases without a measure.",
+                "Start-up progress", "Progress within the current phase, 100 % once ready; empty in phases without a measure.",
                 [(f"deploy_kit_startup_progress_ratio{{{INSTANCES}}}", "{{instance}}")],
                 unit="percentunit", thresholds=[(None, BLUE)], decimals=0, maximum=1, height=4,
             )
