@@ -317,17 +317,19 @@ class _Campaign:
         wanted = {
             _start_name(self.state.campaign_id, cell_key(result.name, side, repeat)): (result, side, repeat)
             for result in [*self.state.levers, *([self.state.combined] if self.state.combined else [])]
-            for side in SIDES
             for repeat in range(self._schedule.repeats)
+            for side in SIDES
             if self.state.cell(cell_key(result.name, side, repeat)) is None
         }
         if not wanted:
             return
-        for receipt in read_receipts(self._folder.receipts, kind="bench"):
-            subject, _ = parse_bench(receipt)
-            found = wanted.pop(subject.server_start or "", None)
-            if found is not None:
-                result, side, repeat = found
+        receipts = {
+            parse_bench(receipt)[0].server_start or "": receipt
+            for receipt in read_receipts(self._folder.receipts, kind="bench")
+        }
+        for start, (result, side, repeat) in wanted.items():
+            receipt = receipts.get(start)
+            if receipt is not None:
                 plan = self._prepared.plan_of(result, side, self._runner)
                 self._add(_cell_of(receipt, result.name, side, repeat, plan, attempts=1), receipt)
 
