@@ -80,7 +80,7 @@ LAYERS = (
     ("runtime",),
     ("deploy",),
     ("doctor", "probe", "drafter", "bench"),
-    ("decision",),
+    ("decision", "provision"),
     ("campaign",),
     ("report",),
     ("cli",),
