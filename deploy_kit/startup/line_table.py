@@ -18,6 +18,7 @@ HEAD_CHARACTERS = 600
 _ODD = re.compile(
     r"Xid|[Kk]illed process|exited with code|: error: |atchdog timeout|attempting to bind|oom-kill"
     r"|No module named|not found|Autotuning process|flashinfer\.jit: "
+    r"|fallen off the bus|\d Killed\b"
     r"|what\(\):|scheduler died during|batch_size\(\)="
 )
 
@@ -63,6 +64,11 @@ def _read_error(journal: Journal, line: Line) -> None:
         _read_if_odd(journal, line)
 
 
+def _read_scheduler(journal: Journal, line: Line) -> None:
+    ends.read_terminated(journal, line)
+    _read_if_odd(journal, line)
+
+
 def _read_if_odd(journal: Journal, line: Line) -> None:
     head = line.text[:HEAD_CHARACTERS]
     if _ODD.search(head):
@@ -86,6 +92,7 @@ def _read_odd(journal: Journal, line: Line, head: str) -> None:
         system.read_xid(journal, line, head)
         or system.read_kernel_kill(journal, line, head)
         or ends.read_container_exit(journal, line, head)
+        or ends.read_shell_killed(journal, line, head)
         or ends.read_usage(journal, line, head)
         or (not line.headed and ends.read_bind(journal, line, head))
     ):
@@ -124,6 +131,7 @@ _READERS: dict[str, Callable[[Journal, Line], object]] = {
     "Subprocess": ends.read_subprocess,
     "RuntimeError:": ends.read_died,
     "Rank": ends.read_died,
+    "Scheduler": _read_scheduler,
     "Killed": ends.read_killed,
     "Health": serving.read_health,
     "Setup": phases.read_setup,

@@ -18,9 +18,11 @@ _BATCH_SIZE = re.compile(r"batch_size\(\)=(\d+)")
 DIED = re.compile(r"Rank (\d+) scheduler died during initialization \(exit code: (-?\d+)\)")
 _SUBPROCESS = re.compile(r"Subprocess (\S+) \(pid=(\d+)\) crashed with exit code (-?\d+)")
 _CONTAINER_EXIT = re.compile(r"(?P<name>[\w.-]+) exited with code (?P<code>\d+)")
+_SHELL_KILLED = re.compile(r"\S+: line \d+:\s+\d+ Killed\b")
+_TERMINATED = re.compile(r"Scheduler or DataParallelController \d+ terminated with (?P<code>-?\d+)")
 _ARGPARSE = re.compile(r"(?:[\w./-]+(?: \w+)?): error: (?P<message>.+)")
 _BIND_FAILED = re.compile(
-    r"(?:ERROR:\s+)?\[Errno \d+\] error while attempting to bind on address"
+    r"(?:ERROR:\s+)?\[Errno (?P<errno>-?\d+)\] error while attempting to bind on address"
     r" \('(?P<host>[^']*)', (?P<port>\d+)"
 )
 _LAUNCHER = re.compile(
@@ -100,6 +102,21 @@ def read_container_exit(journal: Journal, line: Line, head: str) -> bool:
     return True
 
 
+def read_shell_killed(journal: Journal, line: Line, head: str) -> bool:
+    """The shell that started the engine says that it was killed; return whether the line says so."""
+    if line.headed or _SHELL_KILLED.match(head) is None:
+        return False
+    journal.death("killed", line, exit_code=-9)
+    return True
+
+
+def read_terminated(journal: Journal, line: Line) -> None:
+    """The launcher of another node: one of its schedulers ended, with which code."""
+    match = _TERMINATED.match(line.text)
+    if match is not None and match["code"] != "0" and not journal.run.draining:
+        journal.death("scheduler", line, exit_code=int(match["code"]))
+
+
 def read_usage(journal: Journal, line: Line, head: str) -> bool:
     """The argument parser refused the command line; return whether the line says so."""
     usage = _ARGPARSE.match(head)
@@ -129,16 +146,18 @@ def read_bind(journal: Journal, line: Line, head: str) -> bool:
     match = _BIND_FAILED.search(head)
     if match is None:
         return False
-    port = int(match["port"])
+    port, host = int(match["port"]), match["host"]
+    if match["errno"] in ("99", "-2", "-3", "-5"):
+        cause, words = "flag", f"the address {host} is none of this machine: {head[:200]}"
+    elif match["errno"] == "13":
+        cause, words = "permission", f"the port {port} may not be used by this user: {head[:200]}"
+    else:
+        cause, words = "port-taken", f"the HTTP port {port} on {host} is in use by another process"
     journal.failure_of_line(
         line,
         "OSError",
-        f"HTTP port {port} on {match['host']}: address already in use",
-        Finding(
-            "port-taken",
-            f"the HTTP port {port} on {match['host']} is in use by another process",
-            {"port": port, "host": match["host"]},
-        ),
+        f"HTTP port {port} on {host}: {words}",
+        Finding(cause, words, {"port": port, "host": host}),
     )
     return True
 

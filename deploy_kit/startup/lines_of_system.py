@@ -9,6 +9,7 @@ from deploy_kit.startup.lines import Line
 from deploy_kit.startup.rule import Finding
 
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[\w:.]+)\): (?P<xid>\d+)(?:, (?P<rest>.*))?")
+_OFF_THE_BUS = re.compile(r"NVRM: (?:GPU (?P<pci>[\w:.]+): (?:GPU has )?)?fallen off the bus")
 _KERNEL_KILL = re.compile(
     r"(?P<memcg>Memory cgroup )?[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"
 )
@@ -38,7 +39,7 @@ def read_xid(journal: Journal, line: Line, head: str) -> bool:
     """A GPU error of the driver's log; return whether the line is one."""
     match = _XID.search(head)
     if match is None:
-        return False
+        return _read_off_the_bus(journal, line, head)
     xid = int(match["xid"])
     rest = (match["rest"] or "")[:160]
     facts: dict[str, int | float | str | bool] = {"xid": xid, "pci": match["pci"]}
@@ -58,6 +59,22 @@ def read_xid(journal: Journal, line: Line, head: str) -> bool:
     journal.run.facts.update(facts)
     if xid == 79 or "fallen off the bus" in rest:
         journal.death("xid", line)
+    return True
+
+
+def _read_off_the_bus(journal: Journal, line: Line, head: str) -> bool:
+    """Some drivers say it without an Xid."""
+    match = _OFF_THE_BUS.search(head)
+    if match is None:
+        return False
+    pci = match["pci"]
+    facts: dict[str, int | float | str | bool] = {} if pci is None else {"pci": pci}
+    where = "" if pci is None else f" on PCI {pci}"
+    journal.hint(
+        "xid", Finding("gpu-lost", f"a GPU{where} has fallen off the bus (kernel log)", facts), line.text
+    )
+    journal.run.facts.update(facts)
+    journal.death("xid", line)
     return True
 
 

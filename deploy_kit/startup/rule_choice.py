@@ -18,6 +18,7 @@ LOAD_FRAMES = re.compile(
     r"|process_weights_after_loading",
     re.IGNORECASE,
 )
+ARGUMENT_FRAMES = re.compile(r"server_args\.py:\S+\s*\Z|arg_groups/\S+\s*\Z", re.IGNORECASE)
 SERVE_FRAMES = re.compile(r"event_loop|run_batch|process_batch", re.IGNORECASE)
 
 
@@ -68,7 +69,7 @@ def missing_path(place: Place, match: re.Match[str]) -> str:
 
 def hub_or_path(place: Place, match: re.Match[str]) -> str:
     """A name that is a path is a missing folder, any other one the hub's."""
-    path = given_name(match.string)
+    path = named_groups(match).get("path") or given_name(match.string)
     if path.startswith(("/", ".", "~")):
         return missing_path(place, match)
     if place.draft_path and path and path == place.draft_path:

@@ -4,10 +4,34 @@
 from __future__ import annotations
 
 from deploy_kit.startup.rule import Rule, rule
-from deploy_kit.startup.rule_choice import draft_or, hub_or_path, is_draft, missing_path, refused
+from deploy_kit.startup.rule_choice import (
+    ARGUMENT_FRAMES,
+    draft_or,
+    hub_or_path,
+    is_draft,
+    missing_path,
+    refused,
+)
 
 RULES: tuple[Rule, ...] = (
     # The hub and paths.
+    rule(
+        "numa-refused",
+        r"numactl could not apply|set_mempolicy.{0,80}(?:not permitted|invalid|blocked)|No CPU cores? .{0,60}NUMA"
+        r"|NUMA bind\w* .{0,60}(?:fail|refus|not possible)",
+        "NUMA binding was refused: {first}",
+    ),
+    rule(
+        "weights-incomplete",
+        r"config file at '?(?P<path>[^']+?)'? is not a valid JSON|is not a valid JSON file",
+        "a file of the model is damaged: {first}",
+    ),
+    rule(
+        lambda place, match: "drafter-mismatch" if is_draft(place, match) else "weights-incomplete",
+        r"JSONDecodeError|UnicodeDecodeError",
+        "a file of the model is no JSON (cut short, or a Git-LFS pointer): {first}",
+        where=r"weight_utils|model_loader|hf_transformers|configuration_utils|get_config\b|model_config",
+    ),
     rule(
         "trust-remote-code",
         r"trust[_-]remote[_-]code|contains custom code|requires you to execute the \w+ file",
@@ -52,7 +76,9 @@ RULES: tuple[Rule, ...] = (
         "quantization",
         r"does not match the quantization|Unknown quantization method|quantization method .{0,60}not supported"
         r"|Cannot find the config file for|quant_config|quantization_config|compressed.tensors|inherit.{0,40}quantiz"
-        r"|quantiz.{0,40}inherit|weight quantization block|qweight|weight_packed|weight_scale",
+        r"|quantiz.{0,40}inherit|weight quantization block|qweight|weight_packed|weight_scale"
+        r"|Invalid quantization method|quantization config\b|quantization schemes?\b|Unsupported FusedMoe scheme"
+        r"|scheme must be defined for each layer|(?:group|channelwise) quantization|only \S+ weight quantization is",
         "a quantization that does not belong to this checkpoint was applied: {first}",
         where=None,
     ),
@@ -93,6 +119,19 @@ RULES: tuple[Rule, ...] = (
         r"No such file or directory:? ?'?(?P<path>[^'\n]*(?:safetensors|\.bin|\.json|/models?/)[^'\n]*)"
         r"|FileNotFoundError.{0,40}'(?P<path2>[^']+)'",
         "a file of the model is missing: {path}",
+    ),
+    rule(
+        "quantization",
+        r"^(?:\w+\.)*(?:ValueError|AssertionError|RuntimeError|TypeError|KeyError|NotImplementedError)\b",
+        "the quantization does not fit these weights: {first}",
+        where=r"layers/quantization/\S+:(?:__init__|from_config|get_\w+|create_weights|process_weights\w*|_verify\w*"
+        r"|find_matched_target|should_ignore_layer)\s*\Z",
+    ),
+    rule(
+        "flag",
+        r"^(?:ValueError|AssertionError|NotImplementedError|RuntimeError)\b",
+        "the arguments were refused: {first}",
+        where=ARGUMENT_FRAMES.pattern,
     ),
     rule(
         "drafter-mismatch",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from deploy_kit.startup.rule import Rule, rule
-from deploy_kit.startup.rule_choice import CAPTURE_FRAMES
+from deploy_kit.startup.rule_choice import ARGUMENT_FRAMES, CAPTURE_FRAMES
 
 RULES: tuple[Rule, ...] = (
     rule(
@@ -19,14 +19,23 @@ RULES: tuple[Rule, ...] = (
         r"|(?:is|are) (?:not|only) (?:compatible|supported|allowed) (?:with|when|together)|cannot be (?:used|enabled|set) (?:with|together|when|at)"
         r"|incompatible with|mutually exclusive|must be (?:set|specified|greater|positive|less|one of|between|equal)|should be (?:set|greater|less)"
         r"|has been (?:removed|renamed|deprecated and removed)|no longer supported|Unknown (?:attention|sampling|moe|backend)|Invalid (?:attention|backend|value|choice)"
+        r"|is not equal to (?:tensor|pipeline|data)\w*_size|Unknown (?:dtype|schedule_policy|CacheA\w+)|Invalid load balance"
         r"|requires? --|(?:--[\w-]+) (?:requires|must|cannot|is not)",
         "a flag contradicts another or the model: {first}",
     ),
     rule(
         "flag",
+        r"^(?:ValueError|AssertionError|NotImplementedError)\b.{0,400}(?:only supports?|(?:does|do) not support|(?:is|are) not supported"
+        r"|requires?|only (?:allowed|valid|works) )",
+        "the chosen backend does not take these settings: {first}",
+        where=r"layers/(?:attention|moe)/\S+:(?:__init__|create_\w+|_validate\w*|_check\w*)\s*\Z",
+    ),
+    rule(
+        "flag",
         r".",
         "the arguments were refused: {first}",
-        where=r"server_args\.py:\S+\s*\Z|arg_groups/\S+\s*\Z|server_args\.py:(?:__post_init__|check_\w+|resolve\w*|_handle\w+|from_cli\w*)",
+        where=ARGUMENT_FRAMES.pattern
+        + r"|server_args\.py:(?:__post_init__|check_\w+|resolve\w*|_handle\w+|from_cli\w*)",
     ),
     rule(
         "capture-failed",

@@ -65,6 +65,7 @@ RULES: tuple[Rule, ...] = (
         r"|not supported (?:on|for|by) (?:\w+ ){0,4}(?:sm_?\d+|compute capability|this gpu|this device|gpu arch\w*|architecture|blackwell)"
         r"|does not support (?:sm_?\d+|compute capability|this gpu|architecture)"
         r"|no (?:available|valid|suitable|supported|compiled) (?:\w+ ){0,2}(?:kernel|cubin|tactic|algorithm for this)"
+        r"|no (?:implemented|compiled) \S+ for (?:a |the )?(?:current )?(?:cuda )?(?:device|compute) capability"
         r"|no (?:kernel|cubin) (?:\w+ ){0,3}(?:for|found)|Could not load any common_ops library"
         r"|cutlass.{0,40}(?:not supported|Error Internal|failed to (?:initialize|run)))",
         "no kernel for this GPU in the chosen backend: {first}",

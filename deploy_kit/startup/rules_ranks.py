@@ -43,6 +43,12 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "nccl-p2p",
+        r"invalid argument|invalid device|not supported|CUDART error|Cuda failure",
+        "custom all-reduce could not share buffers between the GPUs (peer access or IPC): {first}",
+        where=r"custom_all_reduce\w*\.py:(?!__init__)|register_graph_buffers",
+    ),
+    rule(
+        "nccl-p2p",
         r"peer access is not supported|peer mapping|P2P|cudaIpc\w+|cuIpc\w+|ncclP2p|(?:open|map)\w* (?:ipc|peer) (?:mem|handle)"
         r"|invalid resource handle|NVLS|cuMulticast|peer-to-peer",
         "peer-to-peer or IPC between GPUs failed: {first}",
@@ -63,7 +69,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "no-kv-room",
-        r"Not enough (?:GPU )?memory\b|Memory pool size is too small|leaves no room for the full KV"
+        r"Not enough (?:GPU )?memory\b|max_running_requests? is zero|Memory pool size is too small|leaves no room for the full KV"
         r"|max_total_num_tokens.{0,40}(?:<= ?0|negative|too small)|mem-fraction-static.{0,60}(?:increase|larger|raise)"
         r"|No available memory for the cache|KV cache.{0,40}too small",
         "no room for the KV pool after the weights",

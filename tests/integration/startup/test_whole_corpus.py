@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 
@@ -44,3 +45,24 @@ def test_two_thousand_logs() -> None:
     assert missed == []
     assert wrong_phase == []
     assert len(wrong_cause) <= faults * 0.01, wrong_cause
+
+
+def test_chopped_anywhere_the_answer_is_the_same() -> None:
+    """Logs of every fault, cut at random bytes, against the whole in one piece."""
+    for index, fault in enumerate(FAULTS):
+        data = generate(70_000 + index, fault).data
+        whole = StartupWatcher()
+        whole.feed(data)
+        whole.close()
+        rng = random.Random(index)
+        chopped = StartupWatcher()
+        at = 0
+        while at < len(data):
+            size = rng.choice((1, 2, 3, 17, 200, 4_000))
+            chopped.feed(data[at : at + size])
+            if rng.random() < 0.01:
+                chopped.unfinished_progress()
+                chopped.explain()  # asking changes nothing
+            at += size
+        chopped.close()
+        assert chopped.explain() == whole.explain(), fault.name

@@ -17,7 +17,7 @@ def check(log: Log) -> None:
         watcher.feed(raw)
         if phase != "?":
             assert watcher.phase == phase, (log.name, raw)
-            if phase != "exited":
+            if phase != "exited" and not (log.verdict == "hung" and raw is log.lines[-1]):
                 assert watcher.explain().verdict == VERDICT_AT[phase], (log.name, raw)
     watcher.close()
     answer = watcher.explain()
