@@ -214,7 +214,8 @@ class BlockReader:
 # Lines without a time stamp that other programs write, and that end an exception's text.
 _UNRELATED = re.compile(
     r"(?:Exception ignored in|--- Logging error|Task exception was|Exception in callback|\[Gloo\]|NCCL "
-    r"|\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?NCCL |\S+: line \d+: |NVRM: |setting membind|Killed$|terminate called|Fatal Python error"
+    r"|\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?NCCL |\S+: line \d+: |NVRM: |setting membind|Killed$"
+    r"|terminate called|Fatal Python error"
     r"|Rank \d+ scheduler died|RuntimeError: Rank \d+ scheduler died|usage: |\[[WEI]\d{3,4} |---|# cmd"
     r"|[\w.-]+ exited with code|\[\s*\d+\.\d+\] |\*\*\* |/\S+\.py:\d+: \w*Warning)"
 )
