@@ -32,7 +32,12 @@ def main() -> None:
 
     state = StateFolder(folder / "state")
     with state.locked():
-        run_campaign(prepared, state, StandinRunner(), bencher=standin_bencher(seconds=0.03, note=note))
+        run_campaign(
+            prepared,
+            state,
+            StandinRunner(),
+            bencher=standin_bencher(noise_ratio=1e-4, seconds=0.03, note=note),
+        )
 
 
 if __name__ == "__main__":
