@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.plan.model import Plan
+
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
+_NEEDED = (*_WEIGHTS, ".json")
 
 
 def refuse_unready_machine(plan: Plan, *, address: str, gpus: int | None = None) -> None:
@@ -40,11 +44,11 @@ def refuse_missing_paths(plan: Plan) -> None:
     for what, text in plan.required_paths:
         path = Path(text)
         code = ExitCode.ENGINE_DRAFTER if what == "drafter" else ExitCode.ENGINE_WEIGHTS
-        if not path.is_dir():
+        if not os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises where a parent may not be searched)
             raise DeployKitError(
                 f"the {what} is not there",
                 file=path,
-                found="a file" if path.exists() else "nothing",
+                found="a file" if os.path.exists(path) else _nothing(path),  # noqa: PTH110  (the same)
                 allowed="a folder with config.json and weights",
                 remedy="mount or download it, or correct its path in the model's file"
                 + ("; SGLang would silently load the target as its own draft" if what == "drafter" else ""),
@@ -60,7 +64,16 @@ def refuse_missing_paths(plan: Plan) -> None:
                 remedy="let the engine's user read it",
                 exit_code=code,
             ) from error
-        if not has_config or not any(name.endswith((".safetensors", ".bin", ".gguf")) for name in names):
+        unreadable = [n for n in names if n.endswith(_NEEDED) and not os.access(path / n, os.R_OK)]
+        if unreadable:
+            raise DeployKitError(
+                f"the {what}'s files cannot be read: Permission denied",
+                file=path / unreadable[0],
+                found=f"{len(unreadable)} file(s) that this user may not read",
+                remedy="let the engine's user read them",
+                exit_code=code,
+            )
+        if not has_config or not any(name.endswith(_WEIGHTS) for name in names):
             raise DeployKitError(
                 f"the {what}'s folder is incomplete",
                 file=path,
@@ -69,6 +82,13 @@ def refuse_missing_paths(plan: Plan) -> None:
                 remedy="finish the download",
                 exit_code=code,
             )
+
+
+def _nothing(path: Path) -> str:
+    for parent in reversed(path.parents):
+        if os.path.isdir(parent) and not os.access(parent, os.X_OK):  # noqa: PTH112
+            return f"nothing that this user can see: {parent} may not be searched"
+    return "nothing"
 
 
 def refuse_taken_port(address: str, port: int) -> None:

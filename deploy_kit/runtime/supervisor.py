@@ -8,7 +8,6 @@ its own, a second thread asks the endpoints, this loop decides.
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from deploy_kit.runtime.process_facts import GroupFacts, count_memory_kills, loo
 from deploy_kit.runtime.readiness import Readiness
 from deploy_kit.runtime.start_times import expect_start, keep_start
 from deploy_kit.runtime.state import EngineState, write_state
+from deploy_kit.runtime.voice import Voice
 from deploy_kit.startup.run import Explanation
 from deploy_kit.startup.status import PHASES, StartupStatus, StatusBoard
 from deploy_kit.startup.watcher import StartupWatcher
@@ -38,6 +38,7 @@ HEALTH_INTERVAL_SECONDS = 15.0
 MEASURE_INTERVAL_SECONDS = 2.0
 STATE_INTERVAL_SECONDS = 5.0
 SAY_INTERVAL_SECONDS = 30.0
+SAY_AT_THE_END_SECONDS = 2.0
 DRAIN_SECONDS = 60.0
 # One of the engine's processes died, and its launcher lives on: it has this long to end by itself.
 LAST_WORDS_SECONDS = 20.0
@@ -80,7 +81,8 @@ class Supervisor:
         self._drain_seconds = drain_seconds
         self._telemetry_missing = telemetry_missing
         self._without_telemetry: str | None = None
-        self._say = say or _say
+        self._voice = Voice()
+        self._say = say or self._voice
         self._expected = expect_start(plan, starts, self._say)
         self.watcher = StartupWatcher()
         self._lock = threading.Lock()
@@ -132,7 +134,10 @@ class Supervisor:
         try:
             reason = self._follow(engine)
         finally:
-            code = self._end(engine, reason)
+            try:
+                code = self._end(engine, reason)
+            finally:
+                self._voice.finish(SAY_AT_THE_END_SECONDS)
         return code
 
     # ---------------------------------------------------------------- inputs
@@ -355,6 +360,8 @@ class Supervisor:
             bar = self.watcher.progress
             unhealthy = self.watcher.unhealthy
             cause = self.watcher.explain().cause if self._dead_since is not None else None
+        if cause is None and self._lost_since is not None:
+            cause = "a scheduler process is gone; the engine has not said why yet"
         if self._signals:
             phase = "draining"
         elif self._ready_at is not None:
@@ -444,8 +451,3 @@ def _own_pid() -> int:
     import os
 
     return os.getpid()
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"deploy-kit: {text}\n")
-    sys.stderr.flush()
