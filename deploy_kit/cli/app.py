@@ -21,6 +21,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("deploy_kit.cli.status", "What runs, where, with which plan, and how it does."),
     "logs": ("deploy_kit.cli.logs", "The logs of a service."),
     "deploy": ("deploy_kit.cli.deploy", "Roll a plan over the hosts of an inventory."),
+    "rollback": ("deploy_kit.cli.rollback", "Return the hosts of an inventory to their previous plan."),
+    "firstlight": (
+        "deploy_kit.cli.firstlight",
+        "What to run first on a new box, packed into one file to share.",
+    ),
     "plan": ("deploy_kit.cli.plan", "Resolve a profile to argv, environment, mounts, CPU set and image."),
     "serve": ("deploy_kit.cli.serve", "Run the engine for a profile (the image's entrypoint)."),
     "health": ("deploy_kit.cli.health", "Exit 0 when the engine that `serve` runs is ready."),

@@ -1,17 +1,16 @@
-"""`deploy-kit deploy`: the same playbook over an inventory."""
+"""`deploy-kit deploy`: roll a plan over the hosts of an inventory."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command(
-    epilog="Example: deploy-kit deploy --inventory ansible/inventories/local --limit localhost --dry-run"
-)
+@app.command(epilog="Example: deploy-kit deploy --inventory my-fleet --dry-run        (docs/fleet.md)")
 def deploy(
     inventory: Path | None = typer.Option(
         None, "--inventory", "-i", help="An Ansible inventory; this machine's when not given."
@@ -20,44 +19,39 @@ def deploy(
     profile: str | None = typer.Option(
         None, "--profile", "-p", help="eagle3, baseline or ngram; else what the inventory says."
     ),
+    image: str | None = typer.Option(
+        None, "--image", help="The engine's image, by digest for a fleet; else what the inventory says."
+    ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would change; change nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Run ansible/deploy.yml over the hosts of an inventory, one after the other; the next host begins only
-    when the one before it has answered a completion."""
+    when the one before it has answered a completion. A host that fails gets its previous plan back, and
+    the roll stops there."""
     from deploy_kit.deploy.checkout import find_checkout, service_of
-    from deploy_kit.deploy.playbook import run_playbook
+    from deploy_kit.deploy.fleet import describe, run_over
+    from deploy_kit.deploy.fleet_progress import FleetProgress
     from deploy_kit.deploy.progress import StepProgress
-    from deploy_kit.errors import DeployKitError
-    from deploy_kit.exit_codes import ExitCode
     from deploy_kit.output import print_json
 
-    if inventory is not None and not inventory.exists():
-        raise DeployKitError(
-            "the inventory is not there",
-            file=inventory,
-            key="--inventory",
-            remedy="ansible/inventories/ holds examples",
-            exit_code=ExitCode.INPUT,
-        )
-    variables = {}
+    variables: dict[str, Any] = {}
     if profile is not None:
         service_of(profile)
         variables["engine_profile"] = profile
-    with StepProgress() as progress:
-        run = run_playbook(
+    if image is not None:
+        variables["engine_image"] = image
+    with StepProgress() if inventory is None else FleetProgress() as progress:
+        answer = run_over(
             find_checkout(),
             "deploy.yml",
-            inventory=None if inventory is None else inventory.resolve(),
+            inventory=inventory,
             variables=variables,
             limit=limit,
-            check=dry_run,
+            dry_run=dry_run,
             on_event=progress.show,
         )
     if as_json:
-        print_json({"dry_run": dry_run, "changed": run.changed, "hosts": run.hosts, "reports": run.reports})
+        print_json(answer)
         return
-    for name, counts in run.hosts.items():
-        report = run.reports.get(name)
-        served = f", serves {report['model']} with {report['profile']}" if report else ""
-        typer.echo(f"{name}: {counts.get('changed', 0)} changed{served}")
+    for line in describe(answer):
+        typer.echo(line)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command(epilog="Example: deploy-kit status --json")
-def status(as_json: bool = typer.Option(False, "--json", help="Print the status as JSON.")) -> None:
+def status(
+    inventory: Path | None = typer.Option(
+        None, "--inventory", "-i", help="A fleet's Ansible inventory; this machine when not given."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the status as JSON."),
+) -> None:
     """Show the project's containers and, for a running engine, its plan, phase and readiness. Exit 0 when an
-    engine is ready, 15 when none is, 10 when Docker does not answer."""
+    engine is ready, 15 when none is, 10 when Docker does not answer. Of a fleet: each host's plan, whether
+    its engine answers a completion now, and the gateway's word on it; exit 0 when all are ready."""
+    if inventory is not None:
+        _fleet(inventory, as_json=as_json)
     from deploy_kit.deploy.checkout import SERVICES
     from deploy_kit.deploy.compose import engine_state, read_status
     from deploy_kit.exit_codes import ExitCode
@@ -41,4 +51,22 @@ def status(as_json: bool = typer.Option(False, "--json", help="Print the status 
                 f"{service}: {state.get('phase')}, {word}, profile {state.get('profile')},"
                 f" model {state.get('model')}, plan {state.get('plan_id')}{label}"
             )
+    raise typer.Exit(int(ExitCode.OK if ready else ExitCode.NOT_READY))
+
+
+def _fleet(inventory: Path, *, as_json: bool) -> None:
+    from deploy_kit.deploy.checkout import find_checkout
+    from deploy_kit.deploy.fleet import describe_hosts, run_over
+    from deploy_kit.exit_codes import ExitCode
+    from deploy_kit.output import print_json, stderr_console
+
+    with stderr_console().status("asking every host …"):
+        answer = run_over(find_checkout(), "status.yml", inventory=inventory)
+    hosts = answer["reports"]
+    ready = bool(hosts) and all(one.get("ready") for one in hosts.values())
+    if as_json:
+        print_json({"ready": ready, "hosts": hosts})
+    else:
+        for line in describe_hosts(hosts):
+            typer.echo(line)
     raise typer.Exit(int(ExitCode.OK if ready else ExitCode.NOT_READY))
