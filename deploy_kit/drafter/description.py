@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# The type of a tensor whose listing does not say it.
+UNKNOWN_DTYPE = "?"
+
+
 @dataclass(frozen=True)
 class Listed:
-    """A tensor as listed: name, dtype as safetensors spells it, shape."""
+    """A tensor as listed: name, dtype as safetensors spells it (or UNKNOWN_DTYPE), shape."""
 
     name: str
     dtype: str
@@ -67,6 +71,8 @@ class Description:
     log: str = ""
     d2t: MapFacts | None = None
     reference_d2t: MapFacts | None = None
+    # (positions that agree, positions) of d2t and a known good one, where the text says so.
+    agreement: tuple[int, int] | None = None
     t2d: NDArray[np.bool_] | None = None
     tokenizers: TokenizerFacts | None = None
     # Tensors with values that cannot be right: (name, "NaN" | "infinite" | "all zero" | …).

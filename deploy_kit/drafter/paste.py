@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from deploy_kit.drafter.description import Description, Listed, MapFacts
-from deploy_kit.drafter.weights_file import DTYPE_BITS
+from deploy_kit.drafter.listing import header_rows, is_header, rows_in
+from deploy_kit.drafter.map_text import agreement, map_ends, map_of_section, printed_map
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 
 PASTE_LIMIT_BYTES = 8 * 2**20
+# Longer texts are not tried as a Python dict.
+_LITERAL_LIMIT = 2**18
 _TITLE = re.compile(r"^\s*(?:-{3,}|={3,}|#{1,4})\s+(\S.*?)\s*[-=#]*$")
+_METRIC_COMMENT = re.compile(r"^\s*#\s+(?:TYPE|HELP)\s")
 _FENCE = re.compile(r"^\s*```")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ELLIPSIS = re.compile(r"\.\.\.|…|\[truncated\]|\(\d+ more\b")
 _PARTIAL_TITLE = re.compile(
     r"used fields|excerpt|shortened|partial|some fields|truncated|first \d+|head -", re.IGNORECASE
-)
-# Spellings of types that are not safetensors' own in lower case.
-_OTHER_DTYPES = {
-    "bfloat16": "BF16", "fp16": "F16", "float16": "F16", "half": "F16", "fp32": "F32", "float32": "F32",
-    "float": "F32", "float64": "F64", "int64": "I64", "long": "I64", "int32": "I32", "int16": "I16",
-    "int8": "I8", "uint8": "U8", "f8_e4m3fn": "F8_E4M3", "float8_e4m3fn": "F8_E4M3", "fp8": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-}  # fmt: skip
-_DTYPES = {**{dtype.lower(): dtype for dtype in DTYPE_BITS}, **_OTHER_DTYPES}
-_NAME = r"[\"']?(?P<name>[A-Za-z_][\w.\-/]*)[\"']?"
-_TYPE = rf"(?:torch\.)?(?P<dtype>{'|'.join(sorted(_DTYPES, key=len, reverse=True))})\b"
-_SHAPE = r"(?:torch\.Size\()?[\[(]\s*(?P<shape>[0-9][0-9,\sx]*|)\s*,?\s*[\])]\)?"
-_GAP = r"[\s:|,=\"'()]+(?:dtype[=:\s\"']*)?(?:shape[=:\s\"']*)?"
-# A row: name, type, shape; name, shape, type; name, type, and the sizes without brackets.
-_ROWS = (
-    re.compile(rf"{_NAME}{_GAP}{_TYPE}{_GAP}{_SHAPE}(?P<rest>.*)", re.IGNORECASE),
-    re.compile(rf"{_NAME}{_GAP}{_SHAPE}{_GAP}{_TYPE}(?P<rest>.*)", re.IGNORECASE),
-    re.compile(rf"{_NAME}{_GAP}{_TYPE}\s+(?P<shape>[0-9]+(?:\s*x\s*[0-9]+)*)(?P<rest>.*)$", re.IGNORECASE),
 )
 _VERSION = re.compile(
     r"\bsglang(?![\w-]*kernel)[^\d\n]{0,24}?v?(\d+\.\d+\.\d+(?:\.?post\d+)?)", re.IGNORECASE
@@ -72,8 +58,14 @@ def parse_paste(text: str, *, source: str = "pasted description") -> Description
     text = _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     known = Description(source=source)
     remarks: list[str] = []
-    for section in split_sections(text):
+    sections = split_sections(text)
+    for section in sections:
         known = _read(section, known, remarks)
+    if known.agreement is None:
+        said = (agreement(f"{section.title}\n{section.body}") for section in sections)
+        known = replace(known, agreement=next((same for same in said if same is not None), None))
+    if known.d2t is None:
+        known = replace(known, d2t=printed_map(text))
     flags, environment = _flags(text)
     version = _VERSION.search(_without_config(text))
     known = replace(
@@ -104,7 +96,7 @@ def split_sections(text: str) -> list[Section]:
     lines: list[str] = []
     for line in text.split("\n"):
         found = _TITLE.match(line)
-        if found and not line.lstrip().startswith(('"', "{")):
+        if found and not line.lstrip().startswith(('"', "{")) and not _METRIC_COMMENT.match(line):
             sections.append(Section(title, "\n".join(lines)))
             title, lines = found.group(1).strip("`* "), []
         elif not _FENCE.match(line):
@@ -135,7 +127,7 @@ def _read(section: Section, known: Description, remarks: list[str]) -> Descripti
         return replace(known, log=known.log + "\n" + section.body)
     if of_target or "config" in title or "{" in section.body:
         return _read_config(section, known, remarks, of_target=of_target)
-    if _rows(section.body):
+    if rows_in(section.body):
         return _read_listing(section, known)
     return replace(known, log=known.log + "\n" + section.body)
 
@@ -145,25 +137,29 @@ def _read_config(section: Section, known: Description, remarks: list[str], *, of
     try:
         tables, rest, damaged = json_tables(section.body)
     except ValueError as error:
+        if not of_target and section.title and "config" not in section.title.lower():
+            return replace(known, log=known.log + "\n" + section.body)
         remarks.append(f"the {whose} config.json cannot be read: {error}")
         return known
     if not tables:
-        if _rows(section.body):
+        if rows_in(section.body):
             return _read_listing(section, known)
-        fields = _loose_fields(section.body)
+        fields = _plain_table(section.body) or _loose_fields(section.body)
         if fields and of_target:
             return replace(known, target={**(known.target or {}), **fields})
+        if "architectures" in fields:
+            return replace(known, config={**(known.config or {}), **fields}, config_complete=False)
         return replace(known, log=known.log + "\n" + section.body)
     for table in tables:
-        if _is_header(table):
-            known = _with_tensors(known, _header_rows(table), complete=not section.partial)
+        if is_header(table):
+            known = _with_tensors(known, header_rows(table), complete=not section.partial)
         elif of_target or (known.config is not None and known.target is None and not section.title):
             known = replace(known, target={**(known.target or {}), **table})
         elif known.config is None:
             known = replace(known, config=table, config_complete=not (section.partial or damaged))
         else:
             known = replace(known, config={**known.config, **table})
-    return _read_listing(Section("", rest), known) if _rows(rest) else known
+    return _read_listing(Section("", rest), known) if rows_in(rest) else known
 
 
 def json_tables(text: str) -> tuple[list[dict[str, Any]], str, bool]:
@@ -192,14 +188,27 @@ def json_tables(text: str) -> tuple[list[dict[str, Any]], str, bool]:
             )
             try:
                 value = json.loads(mended)
+                damaged = True
             except (ValueError, RecursionError):
-                raise ValueError(str(error)[:120]) from error
-            damaged = True
+                value = _python_table(text[start:end])
+                if value is None:
+                    raise ValueError(str(error)[:120]) from error
         if isinstance(value, dict):
             tables.append(value)
         position = end
     rest.append(text[position:])
     return tables, "".join(rest), damaged
+
+
+def _python_table(text: str) -> Any:
+    """Return a dict as Python prints it (quotes of its own kind), as JSON would give it; None for anything
+    else."""
+    if len(text) > _LITERAL_LIMIT:
+        return None
+    try:
+        return json.loads(json.dumps(ast.literal_eval(text)))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
 
 
 def _closing(text: str, start: int) -> int:
@@ -220,36 +229,21 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _is_header(table: Mapping[str, Any]) -> bool:
-    entries = [value for key, value in table.items() if key != "__metadata__"]
-    return bool(entries) and all(isinstance(entry, Mapping) and "shape" in entry for entry in entries)
-
-
-def _header_rows(table: Mapping[str, Any]) -> list[Listed]:
-    rows = []
-    for name, entry in table.items():
-        shape = entry.get("shape") if isinstance(entry, Mapping) else None
-        if isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
-            dtype = str(entry.get("dtype", "?"))
-            rows.append(Listed(name, _DTYPES.get(dtype.lower().removeprefix("torch."), dtype), tuple(shape)))
-    return rows
-
-
 def _read_listing(section: Section, known: Description) -> Description:
     if "{" in section.body:
         try:
             tables, rest, _ = json_tables(section.body)
         except ValueError:
             tables, rest = [], section.body
-        rows = [row for table in tables if _is_header(table) for row in _header_rows(table)]
+        rows = [row for table in tables if is_header(table) for row in header_rows(table)]
         if rows:
             return _with_tensors(known, rows, complete=not section.partial)
         section = Section(section.title, rest)
-    rows = [row for row, _ in _rows(section.body)]
+    rows = [row for row, _ in rows_in(section.body)]
     if not rows:
         return known
-    for row, remark in _rows(section.body):
-        if row.name.endswith("d2t") and known.d2t is None and (facts := _map_words(remark)) is not None:
+    for row, remark in rows_in(section.body):
+        if row.name.endswith("d2t") and known.d2t is None and (facts := map_ends(remark)) is not None:
             known = replace(known, d2t=facts)
     return _with_tensors(known, rows, complete=not section.partial)
 
@@ -262,47 +256,15 @@ def _with_tensors(known: Description, rows: list[Listed], *, complete: bool) -> 
     )
 
 
-def _rows(body: str) -> list[tuple[Listed, str]]:
-    found = []
-    for line in body.split("\n")[:100_000]:
-        line = line[:400].replace("\u00d7", "x").strip().strip("|").strip()
-        for pattern in _ROWS:
-            match = pattern.match(line)
-            if match is not None:
-                sizes = tuple(int(size) for size in re.findall(r"\d+", match["shape"]) if len(size) < 16)
-                found.append((Listed(match["name"], _DTYPES[match["dtype"].lower()], sizes), match["rest"]))
-                break
-    return found
-
-
 def _read_map(section: Section, known: Description, title: str) -> Description:
     import numpy as np
 
     if "d2t" not in title:
         return known
-    body = section.body
-    facts = _map_words(body)
-    cleaned = re.sub(
-        r"(?i)\b(min|max|minimum|maximum|first|last|len|length|dtype|int64|int32|i64|shape)\b\s*[=:]?\s*\d*",
-        " ",
-        body,
-    )
-    before, *after = re.split(r"\.\.\.|…", cleaned, maxsplit=1)
-    first = tuple(int(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\w.])", before))
-    last = (
-        tuple(int(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\w.])", after[0]))
-        if after
-        else ()
-    )
-    if re.search(r"\blast\b", title):
-        first, last = (), first
-    if first or last:
-        facts = MapFacts(
-            first=first,
-            last=last,
-            minimum=facts.minimum if facts else None,
-            maximum=facts.maximum if facts else None,
-        )
+    same = agreement(f"{section.title}\n{section.body}")
+    if same is not None:
+        return replace(known, agreement=same)
+    facts = map_of_section(section.body, last_only=bool(re.search(r"\blast\b", title)))
     if facts is None:
         return known
     length = next(
@@ -315,12 +277,17 @@ def _read_map(section: Section, known: Description, title: str) -> Description:
     return replace(known, d2t=facts)
 
 
-def _map_words(text: str) -> MapFacts | None:
-    low = re.search(r"(?i)\bmin(?:imum)?\b\s*[=:]?\s*(-?\d{1,15})", text)
-    high = re.search(r"(?i)\bmax(?:imum)?\b\s*[=:]?\s*(-?\d{1,15})", text)
-    if low is None and high is None:
-        return None
-    return MapFacts(minimum=int(low.group(1)) if low else None, maximum=int(high.group(1)) if high else None)
+def _plain_table(body: str) -> dict[str, Any]:
+    """Return `key: value` lines (YAML without aliases, which could grow without bound), or nothing."""
+    import yaml
+
+    if len(body) > _LITERAL_LIMIT or re.search(r"[&*]\w", body):
+        return {}
+    try:
+        table = yaml.safe_load(body)
+        return dict(json.loads(json.dumps(table))) if isinstance(table, dict) else {}
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        return {}
 
 
 def _loose_fields(body: str) -> dict[str, Any]:

@@ -26,6 +26,11 @@ _CONTEXT_KEYS = (
 )
 _ALLOW_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _ATTENTION_FLAGS = ("attention-backend", "decode-attention-backend", "prefill-attention-backend")
+# Log lines (`accept len: 1.00`), metrics (`spec_accept_length{…} 1.0`), `acceptance length of 1.00`.
+_ACCEPT_LENGTH = re.compile(
+    r"accept(?:ance|ed)?[_ ]len(?:gth)?\b[^\n\d{]{0,16}(?:\{[^}\n]*\})?[^\n\d{]{0,4}(\d+(?:\.\d+)?)",
+    re.IGNORECASE,
+)
 # Up to here an accept length is the bonus token alone.
 _NOTHING_ACCEPTED = 1.05
 
@@ -315,9 +320,8 @@ def _steps(known: Description) -> Iterator[Finding]:
 
 
 def _observed(known: Description) -> Iterator[Finding]:
-    lengths = [
-        float(number) for number in re.findall(r"accept[_ ]len(?:gth)?\s*[:=]\s*([0-9]+\.[0-9]+)", known.log)
-    ]
+    found = (float(number) for number in _ACCEPT_LENGTH.findall(known.log))
+    lengths = [length for length in found if length > 0]  # 0: nothing was decoded yet
     if lengths and max(lengths) <= _NOTHING_ACCEPTED:
         yield Finding(
             "observed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deploy_kit.drafter.description import Description, Listed, count, text_config
+from deploy_kit.drafter.description import UNKNOWN_DTYPE, Description, Listed, count, text_config
 from deploy_kit.drafter.engine import (
     EAGLE3_CLASSES,
     LLAMA_EAGLE3,
@@ -272,7 +272,7 @@ def _skipped(family: str, config: Mapping[str, Any], skipped: tuple[Listed, ...]
 def _types(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
     quantized = bool(config.get("quantization_config") or config.get("compression_config"))
     matrices = [t for t in (known.tensors or {}).values() if not is_map(t.name) and len(t.shape) >= 1]
-    odd = [t for t in matrices if t.dtype not in _FLOAT_TYPES]
+    odd = [t for t in matrices if t.dtype not in (*_FLOAT_TYPES, UNKNOWN_DTYPE)]
     if odd and not quantized and not any("scale" in t.name or "pack" in t.name for t in matrices):
         yield Finding(
             "weight-type",

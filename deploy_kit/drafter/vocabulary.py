@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from deploy_kit.drafter.description import Description, MapFacts, count, text_config
+from deploy_kit.drafter.description import UNKNOWN_DTYPE, Description, MapFacts, count, text_config
 from deploy_kit.drafter.engine import LLAMA_EAGLE3
 from deploy_kit.drafter.findings import WILL_NOT_ACCEPT, WILL_NOT_LOAD, Finding
 
@@ -35,6 +35,7 @@ def check_vocabulary(known: Description, family: str) -> Iterator[Finding]:
     yield from _sizes(known, config)
     yield from _head(known, config)
     yield from _map(known, config)
+    yield from _against_reference(known)
     yield from _tokenizers(known)
 
 
@@ -219,7 +220,6 @@ def _map(known: Description, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield from check_map_values(
             known.d2t, length if type(length) is int else None, own, pruned, known.t2d
         )
-        yield from _against_reference(known)
     elif pruned:
         yield Finding(
             "d2t-values", "unknown", "the values of d2t were not given: offsets, range and order are unknown"
@@ -264,7 +264,7 @@ def _listed_map(dtype: str, shape: tuple[int, ...], draft: Any, own: int | None)
         )
     elif type(draft) is int:
         yield Finding("d2t-length", "ok", f"d2t length = draft_vocab_size ({draft})")
-    if dtype not in ("I64", "I32"):
+    if dtype not in ("I64", "I32", UNKNOWN_DTYPE):
         small = dtype in ("I16", "U16", "U8", "I8", "BOOL")
         yield Finding(
             "d2t-type",
@@ -452,17 +452,10 @@ def _covers(mask: NDArray[np.bool_], ids: NDArray[np.int64]) -> bool:
 
 
 def _against_reference(known: Description) -> Iterator[Finding]:
-    import numpy as np
-
-    mine, other = known.d2t, known.reference_d2t
-    if mine is None or other is None:
+    agreeing = known.agreement or _agreement(known.d2t, known.reference_d2t)
+    if agreeing is None:
         return
-    a = np.array(mine.first if mine.values is None else mine.values)
-    b = np.array(other.first if other.values is None else other.values)
-    size = min(a.size, b.size)
-    if not size:
-        return
-    same = int(np.count_nonzero(a[:size] == b[:size]))
+    same, size = agreeing
     if same < size:
         yield Finding(
             "d2t-reference",
@@ -471,6 +464,17 @@ def _against_reference(known: Description) -> Iterator[Finding]:
             kind=WILL_NOT_ACCEPT,
             remedy="use a drafter made for this target, or deploy-kit drafter remap",
         )
+
+
+def _agreement(mine: MapFacts | None, other: MapFacts | None) -> tuple[int, int] | None:
+    import numpy as np
+
+    if mine is None or other is None:
+        return None
+    a = np.array(mine.first if mine.values is None else mine.values)
+    b = np.array(other.first if other.values is None else other.values)
+    size = min(a.size, b.size)
+    return (int(np.count_nonzero(a[:size] == b[:size])), size) if size else None
 
 
 def _tokenizers(known: Description) -> Iterator[Finding]:

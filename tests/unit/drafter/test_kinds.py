@@ -174,6 +174,26 @@ def test_map_values_in_the_paste() -> None:
     expect(llama().report("--- d2t\nmin=0 max=200000\n"), "reject", NO_ACCEPT, "outside")
 
 
+def test_map_values_printed_by_python() -> None:
+    printed = ">>> d2t[:10]\ntensor([0, 1, 2, 3, 4, 5, 6, 7, 9, 10])\n>>> d2t.max()\ntensor(163839)\n"
+    expect(llama().report(f"--- python\n{printed}"), "reject", NO_ACCEPT, "absolute")
+    end = "--- python\nd2t[:4] = [0, 0, 1, 1]\nd2t[-4:] = [163810, 163811, 163830, 163839]\n"
+    expect(llama().report(end), "reject", NO_ACCEPT, "absolute")
+    fine = "--- python\nd2t = tensor([0, 0, 0, 1, ..., 131830, 131840])\n"
+    assert llama().report(fine).verdict == "ok"
+    # A shape is no value.
+    assert llama().report("--- python\nd2t: [32000]\n").verdict == "ok"
+
+
+def test_sister_model_in_a_sentence() -> None:
+    for words in (
+        "--- d2t against the target's own drafter\n252 of 32,000 positions agree\n",
+        "--- notes\nthe two vocabularies agree at only 252 of 32,000 positions\n",
+    ):
+        expect(llama().report(words), "reject", NO_ACCEPT, "agrees with the reference at 252 of 32000")
+    assert llama().report("--- notes\n32000 of 32000 d2t entries match\n").verdict == "ok"
+
+
 def test_sister_model_by_reference() -> None:
     both = "--- d2t (first 6)\n0 0 0 1 1 2\n--- reference d2t (first 6)\n0 3 4 9 9 9\n"
     expect(llama().report(both), "reject", NO_ACCEPT, "agrees with the reference at 1 of 6")
@@ -389,3 +409,7 @@ def test_norm_before_residual_and_made_for() -> None:
 def test_observed_acceptance() -> None:
     log = "--- log\nDecode batch, #running-req: 1, accept len: 1.00, accept rate: 0.00\n"
     expect(llama().report(log), "reject", NO_ACCEPT, "1.00")
+    metric = '--- metrics\n# TYPE sglang:spec_accept_length gauge\nsglang:spec_accept_length{model="k"} 1.0\n'
+    expect(llama().report(metric), "reject", NO_ACCEPT, "1.00")
+    for fine in ("accept len: 2.91", "accept len: 0.00", 'spec_accept_length_bucket{le="1.0"} 1.0'):
+        assert llama().report(f"--- log\n{fine}\n").verdict == "ok"

@@ -24,12 +24,46 @@ CONFIG = '{"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "
         "fc.weight (64, 192) bfloat16",
         '"fc.weight": dtype=bf16 shape=[64,192]',
         "fc.weight BF16 64x192",
+        "fc.weight BF16 64 \u00d7 192",
+        "fc.weight\tBF16\t64\t192",
+        "fc.weight BF16[64,192]",
+        "fc.weight  24576  BF16  [64, 192]",
+        "Tensor fc.weight: shape=(64, 192), dtype=torch.bfloat16",
+        "- fc.weight: [64, 192] BF16",
+        "1. fc.weight BF16 [64, 192]",
+        "| `fc.weight` | `BF16` | `[64, 192]` |",
+        '["fc.weight", "BF16", [64, 192]],',
+        "('fc.weight', torch.Size([64, 192]), torch.bfloat16)",
     ],
 )
 def test_forms_of_a_listing(row: str) -> None:
     tensors = parse_paste(f"--- draft config.json\n{CONFIG}\n--- weights\n{row}\n").tensors
     assert tensors is not None
     assert (tensors["fc.weight"].dtype, tensors["fc.weight"].shape) == ("BF16", (64, 192))
+
+
+def test_a_listing_without_types_leaves_them_unknown() -> None:
+    rows = "fc.weight: [64, 192]\nd2t torch.Size([32])\nmat1 and mat2 shapes cannot be multiplied (4x7168)"
+    known = parse_paste(f"--- draft config.json\n{CONFIG}\n--- weights\n{rows}\n")
+    assert known.tensors is not None
+    assert {name: (t.dtype, t.shape) for name, t in known.tensors.items()} == {
+        "fc.weight": ("?", (64, 192)),
+        "d2t": ("?", (32,)),
+    }
+    assert not {f.id for f in check_drafter(known).findings} & {"weight-type", "d2t-type"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{'architectures': ['LlamaForCausalLMEagle3'], 'tie_word_embeddings': False, 'rope_scaling': None}",
+        'LlamaConfig {\n "architectures": ["LlamaForCausalLMEagle3"]\n}',
+        "architectures: [LlamaForCausalLMEagle3]\nhidden_size: 64\n",
+    ],
+)
+def test_configs_as_python_and_yaml_print_them(config: str) -> None:
+    known = parse_paste(f"--- draft config.json\n{config}\n--- weights\nfc.weight BF16 [64, 192]\n")
+    assert known.config is not None and known.config["architectures"] == ["LlamaForCausalLMEagle3"]
 
 
 def test_raw_header_and_scalars() -> None:
@@ -126,6 +160,16 @@ PIECES = st.sampled_from(
         '"quantization_config": 3,',
         '"vocab_size": 64,',
         "--speculative-algorithm EAGLE3 ",
+        "d2t[:4] = [0, 1, 2, 3]",
+        "d2t.max()\ntensor(99)",
+        "252 of 32000 positions agree ",
+        "vocab ",
+        "'",
+        "{'a': (1, 2), 3: {4}}",
+        "a: &x [*x]\n",
+        "spec_accept_length{a} 1",
+        "x.weight: (",
+        "\x1b[31m",
     ]
 )
 
