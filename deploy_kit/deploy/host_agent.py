@@ -188,8 +188,9 @@ class Host:
             return empty_state()
         except ValueError as error:
             raise AgentError(f"{self.state_file} is not JSON: {error}") from error
-        if not isinstance(state, dict) or state.get("schema") != SCHEMA:
-            raise AgentError(f"{self.state_file}: schema {state.get('schema')}, this agent reads {SCHEMA}")
+        found = state.get("schema") if isinstance(state, dict) else "none"
+        if found != SCHEMA:
+            raise AgentError(f"{self.state_file}: schema {found}, this agent reads {SCHEMA}")
         return state
 
     def write(self, state: Mapping[str, Any]) -> None:

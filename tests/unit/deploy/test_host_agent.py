@@ -1,0 +1,176 @@
+"""The host's state as a value, and its file: at any point it is the old one or the new one."""
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy_kit.deploy import host_agent
+from deploy_kit.deploy.host_agent import AgentError, Host, release_id
+
+NOW = "2026-11-30T10:00:00Z"
+
+
+def entry(name: str) -> dict[str, Any]:
+    return {"release": name, "plan_id": name, "image": f"image-{name}", "profile": "baseline"}
+
+
+def spec(text: str = "a") -> dict[str, Any]:
+    files = {"compose.yaml": f"services: {{}} # {text}\n", "settings.env": "A=1\n"}
+    name = release_id("plan", "image", files)
+    return {"release": name, "plan_id": "plan", "image": "image", "files": files}
+
+
+def deployed(*names: str) -> host_agent.State:
+    state = host_agent.empty_state()
+    for name in names:
+        state = host_agent.begin(state, entry(name), kind="deploy", now=NOW)
+        state = host_agent.advance(state, "switching", now=NOW)
+        state = host_agent.commit(state, now=NOW)
+    return state
+
+
+def test_a_commit_keeps_the_one_before() -> None:
+    state = deployed("a", "b")
+    assert state["current"]["release"] == "b"
+    assert state["previous"]["release"] == "a"
+    assert state["in_progress"] is None
+
+
+def test_the_same_release_again_does_not_lose_the_previous_one() -> None:
+    assert deployed("a", "b", "b")["previous"]["release"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("phase", "served"), [("begun", "a"), ("switching", "b"), ("trial", "b"), ("restoring", "a")]
+)
+def test_what_serves_in_each_phase(phase: str, served: str) -> None:
+    state = host_agent.begin(deployed("a"), entry("b"), kind="deploy", now=NOW)
+    if phase != "begun":
+        state = host_agent.advance(state, phase, now=NOW)
+    assert host_agent.serving(state) == served
+
+
+def test_a_second_change_is_refused_once_the_first_has_switched() -> None:
+    state = host_agent.begin(deployed("a"), entry("b"), kind="deploy", now=NOW)
+    assert host_agent.begin(state, entry("c"), kind="deploy", now=NOW)["in_progress"]["release"] == entry("c")
+    with pytest.raises(AgentError, match="in progress"):
+        host_agent.begin(host_agent.advance(state, "trial", now=NOW), entry("c"), kind="deploy", now=NOW)
+
+
+steps = st.lists(st.sampled_from(["begin", "switch", "commit", "restore"]), max_size=30)
+
+
+@given(steps)
+def test_whatever_happens_one_release_serves_and_none_is_half(words: list[str]) -> None:
+    state = deployed("r0")
+    known = {"r0"}
+    for number, word in enumerate(words, 1):
+        progress = state["in_progress"]
+        if word == "begin" and (progress is None or progress["phase"] == "begun"):
+            known.add(f"r{number}")
+            state = host_agent.begin(state, entry(f"r{number}"), kind="deploy", now=NOW)
+        elif word == "switch" and progress and progress["phase"] == "begun":
+            state = host_agent.advance(state, "switching", now=NOW)
+        elif word == "commit" and progress and progress["phase"] == "switching":
+            state = host_agent.commit(state, now=NOW)
+        elif word == "restore" and progress:
+            before = state["current"]
+            state = host_agent.restored(state, now=NOW)
+            assert state["current"] == before
+        assert host_agent.serving(state) in known
+        assert json.loads(json.dumps(state)) == state
+
+
+def test_a_release_is_written_once_and_whole(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    assert host.stage(spec()) is True
+    assert host.stage(spec()) is False
+    assert host.facts(spec()["release"])["plan_id"] == "plan"
+    assert not list(host.releases.glob(".new-*"))
+
+
+def test_a_release_whose_contents_are_not_its_own_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="not what its name says"):
+        Host(tmp_path).stage({**spec(), "image": "another"})
+    bad = {"../compose.yaml": "x"}
+    name = release_id("plan", "image", bad)
+    with pytest.raises(AgentError):
+        Host(tmp_path).stage({"release": name, "plan_id": "plan", "image": "image", "files": bad})
+
+
+def test_a_damaged_release_is_found_and_written_anew(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.stage(spec())
+    (host.releases / spec()["release"] / "settings.env").write_text("A=2\n")
+    with pytest.raises(AgentError, match="was changed"):
+        host.facts(spec()["release"])
+    assert host.stage(spec()) is True
+    host.facts(spec()["release"])
+
+
+def test_a_full_disk_costs_the_reserve_not_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path)
+    host.prepare()
+    host.write(deployed("a"))
+    real = host_agent.write_whole
+
+    def full(path: Path, text: str) -> None:
+        if host.reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(host_agent, "write_whole", full)
+    host.write(deployed("a", "b"))
+    assert host.read()["current"]["release"] == "b"
+    assert not host.reserve.exists()
+
+
+def test_a_disk_that_stays_full_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path)
+    host.write(deployed("a"))
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(host_agent, "write_whole", full)
+    with pytest.raises(AgentError) as caught:
+        host.write(deployed("a", "b"))
+    assert caught.value.code == 13
+    assert host.read()["current"]["release"] == "a"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}'])
+def test_a_state_file_that_is_not_ours_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    host = Host(tmp_path)
+    host.state_file.write_text(text)
+    with pytest.raises(AgentError):
+        host.change(lambda state: state)
+    assert host.state_file.read_text() == text
+
+
+def test_pruning_keeps_what_the_state_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_agent, "output", lambda *_a, **_k: (0, ""))
+    host = Host(tmp_path)
+    for name in ("a", "b", "c"):
+        (host.releases / name).mkdir(parents=True)
+    host.prune(deployed("a", "b"))
+    assert {folder.name for folder in host.releases.iterdir()} == {"a", "b"}
+
+
+def test_no_secret_in_the_evidence() -> None:
+    assert host_agent.redact("key=abcdef and abcdef", ["abcdef"]) == "key=[removed] and [removed]"
+
+
+def test_the_unit_names_the_exit_codes_of_the_documentation() -> None:
+    import yaml
+
+    from deploy_kit.exit_codes import ExitCode
+
+    root = Path(__file__).parents[3]
+    codes = yaml.safe_load((root / "ansible/roles/roll/vars/main.yml").read_text())["roll_no_restart_codes"]
+    assert codes == [int(code) for code in ExitCode if 40 <= int(code) < 60]
