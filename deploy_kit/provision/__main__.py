@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from deploy_kit.configs.catalog import Catalog
 from deploy_kit.configs.schema import Host, Model
 from deploy_kit.deploy.checkout import find_checkout
@@ -51,7 +53,7 @@ def judge(wish: dict[str, Any]) -> dict[str, Any]:
         blocks, unknown = parse_capture(str(wish["capture"]))
     if wish.get("keep"):
         write_bundle(Path(wish["keep"]), blocks, unknown)
-    host = _catalog().host(str(wish["host"])) if wish.get("host") else None
+    host = _expected(wish)
     report = examine(blocks, unknown, host=host)
     machine = gather(blocks, unknown)
     nodes, why_not = numa_nodes(machine)
@@ -60,6 +62,8 @@ def judge(wish: dict[str, Any]) -> dict[str, Any]:
         "exit_code": int(report.verdict.exit_code),
         "has_gpu": not machine.no_gpu and machine.gpu_count != 0,
         "gpus": machine.gpu_count,
+        "driver": report.facts.get("driver")
+        or (machine.driver.version if machine.driver is not None else None),
         "facts": report.facts,
         "findings": [finding.as_dict() for finding in report.findings],
         "sorted": sort_findings(report, wish.get("active", ()), wish.get("accepted", ())).as_dict(),
@@ -127,6 +131,22 @@ def weights(wish: dict[str, Any]) -> dict[str, Any]:
         checksums=checksums,
         hub_checksums=parse_hub_notes(wish.get("hub_notes") or ""),
     ).as_dict()
+
+
+def _expected(wish: dict[str, Any]) -> Host | None:
+    """Return what the machine should be: its own host file where it has one, else the profile."""
+    text = wish.get("host_text")
+    if not text:
+        return _catalog().host(str(wish["host"])) if wish.get("host") else None
+    try:
+        return Host.model_validate(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise DeployKitError(
+            f"the host's own file is not valid: {str(error).splitlines()[0]}",
+            file="host.toml",
+            remedy="correct it, or move it away: provisioning writes a new one",
+            exit_code=ExitCode.CONFIG,
+        ) from error
 
 
 def _catalog() -> Catalog:

@@ -132,7 +132,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
+    return name if _BARE_KEY.fullmatch(name) else _value(name)
 
 
 def _value(value: Any) -> str:

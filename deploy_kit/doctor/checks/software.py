@@ -185,11 +185,14 @@ def _environment(environment: dict[str, str]) -> Iterator[Finding]:
     if not environment:
         return
     count = 0
-    algorithm = environment.get("NCCL_ALGO")
+    # Parts that name a collective ("allreduce:tree") leave the others alone.
+    for_all = ";".join(
+        part for part in environment.get("NCCL_ALGO", "").split(";") if part.strip() and ":" not in part
+    )
     if (
-        algorithm
-        and not {"ring", "^"} & {part.strip().lower()[:4] for part in algorithm.split(",")}
-        and "^" not in algorithm
+        for_all
+        and not {"ring", "^"} & {part.strip().lower()[:4] for part in for_all.split(",")}
+        and "^" not in for_all
     ):
         count += 1
         yield finding(
