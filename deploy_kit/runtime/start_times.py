@@ -1,4 +1,4 @@
-"""The times of this plan's starts: what earlier ones let expect, and keeping this one's."""
+"""The times of this plan's starts and how they ended: what earlier ones let expect, and keeping them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deploy_kit.errors import DeployKitError
 from deploy_kit.plan.model import Plan
+from deploy_kit.startup.exits import keep_exits, read_exits
 from deploy_kit.startup.history import Expectation, Start, add_start, expect, read_starts
 from deploy_kit.startup.status import PHASES
 
@@ -51,3 +52,24 @@ def keep_start(
         add_start(folder, start)
     except DeployKitError as error:
         say(f"this start's times are not kept: {error.summary}")
+
+
+def earlier_exits(folder: Path | None, say: Callable[[str], None]) -> dict[str, int]:
+    """Return how earlier engines ended, by cause id; empty when nothing is known."""
+    if folder is None:
+        return {}
+    try:
+        return read_exits(folder)
+    except DeployKitError as error:
+        say(f"earlier ends cannot be read: {error.summary}")
+        return {}
+
+
+def keep_exit(folder: Path | None, exits: Mapping[str, int], say: Callable[[str], None]) -> None:
+    """Keep how engines ended; that it cannot be written is said, and nothing more."""
+    if folder is None:
+        return
+    try:
+        keep_exits(folder, exits)
+    except DeployKitError as error:
+        say(f"how it ended is not kept: {error.summary}")

@@ -25,9 +25,10 @@ from deploy_kit.runtime.postmortem import write_post_mortem
 from deploy_kit.runtime.preflight import count_gpus
 from deploy_kit.runtime.process_facts import GroupFacts, count_memory_kills, look_at_group
 from deploy_kit.runtime.readiness import Readiness
-from deploy_kit.runtime.start_times import expect_start, keep_start
+from deploy_kit.runtime.start_times import earlier_exits, expect_start, keep_exit, keep_start
 from deploy_kit.runtime.state import EngineState, write_state
 from deploy_kit.runtime.voice import Voice
+from deploy_kit.startup.exits import count_exit
 from deploy_kit.startup.run import Explanation
 from deploy_kit.startup.status import PHASES, StartupStatus, StatusBoard
 from deploy_kit.startup.watcher import StartupWatcher
@@ -84,6 +85,7 @@ class Supervisor:
         self._voice = Voice()
         self._say = say or self._voice
         self._expected = expect_start(plan, starts, self._say)
+        self._exits = earlier_exits(starts, self._say)
         self.watcher = StartupWatcher()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -319,13 +321,14 @@ class Supervisor:
                 self._say(f"post-mortem: {path}")
             except DeployKitError as error:
                 self._say(f"no post-mortem: {error.summary}")
+        self._exits = count_exit(self._exits, cause_id)
+        keep_exit(self._starts, self._exits, self._say)
         status = replace(
             self._status(),
             phase="exited",
             cause=cause,
             remedy=remedy,
             exit_code=exit_code,
-            exits={cause_id: 1},
             stalled=False,
         )
         self._board.publish(status)
@@ -387,6 +390,7 @@ class Supervisor:
             stalled_checks=self._stalled,
             busy=self._busy or unhealthy,
             cause=cause,
+            exits=self._exits,
             expected_seconds=None if self._expected is None else self._expected.ready_seconds,
             expected_phase_seconds={} if self._expected is None else self._expected.phase_seconds,
             expected_from=None if self._expected is None else self._expected.text,

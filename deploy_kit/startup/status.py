@@ -31,8 +31,8 @@ class StartupStatus:
 
     `phase` is one of `PHASES`. `progress_ratio` is 0 to 1 within the phase, None when the phase has no
     measure. `phase_seconds` holds the time spent so far in each phase entered (the current one included).
-    `exits` counts engine ends of this process by cause id (`deploy_kit_engine_exits_total{cause}`), and is
-    empty until the engine has ended. `expected_seconds` until ready (and in each phase) come from earlier
+    `exits` counts engine ends by cause id (`deploy_kit_engine_exits_total{cause}`), earlier processes' ends
+    included where a folder keeps them. `expected_seconds` until ready (and in each phase) come from earlier
     starts, `expected_from` says which; None when there was none. `stalled` says that nothing observable
     advanced for too long, with what was checked in `stalled_checks`. Times are seconds;
     `updated_at_seconds` is since the epoch.

@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from deploy_kit.configs.catalog import Catalog
 from deploy_kit.exit_codes import ExitCode
+from deploy_kit.exporter.facts import PlanFacts
+from deploy_kit.exporter.server import start_exporter
 from deploy_kit.plan.model import Plan
 from deploy_kit.plan.resolve import resolve
 from deploy_kit.runtime import supervisor as supervisor_module
@@ -37,7 +40,13 @@ class Running:
     """A supervisor in a thread, with a stand-in engine."""
 
     def __init__(
-        self, folder: Path, scenario: str, *, output: io.BufferedIOBase | None = None, **more: object
+        self,
+        folder: Path,
+        scenario: str,
+        *,
+        output: io.BufferedIOBase | None = None,
+        starts: bool = False,
+        **more: object,
     ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -74,6 +83,7 @@ class Running:
             board=self.board,
             environment={"HF_TOKEN": "hf_abcdefghijklmn"},
             secret=SECRET,
+            starts=folder / "starts" if starts else None,
             say=self.said.append,
             **more,  # type: ignore[arg-type]
         )
@@ -105,8 +115,8 @@ class Running:
         assert living_members(self.engine.pid) == []
         return self.code
 
-    def post_mortem(self) -> dict[str, object]:
-        content: dict[str, object] = json.loads((self.folder / "post-mortem.json").read_text())
+    def post_mortem(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads((self.folder / "post-mortem.json").read_text())
         return content
 
 
@@ -238,6 +248,95 @@ def test_the_grace_time_ends(run: Callable[..., Running]) -> None:
     running.supervisor.request_stop(signal.SIGTERM)
     assert running.wait_end() == 0
     assert running.state().cause == "stopped as asked (it had not finished after 1 s, and was ended)"
+
+
+def test_the_exporter_shows_the_start_and_the_end(run: Callable[..., Running]) -> None:
+    """The metrics that the issue names, scraped from the exporter over HTTP."""
+    running = run("hang-loading", starts=True)
+    exporter = start_exporter(
+        0,
+        address="127.0.0.1",
+        engine_url=running.url,
+        plan=PlanFacts("p", "baseline", "s", "m", "h", rehearsal=True, speculative=False),
+        startup=running.board.read,
+    )
+
+    def scrape() -> dict[str, float]:
+        text = httpx.get(f"http://127.0.0.1:{exporter.port}/metrics", timeout=20).text
+        lines = (line for line in text.splitlines() if line.startswith("deploy_kit_"))
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    try:
+        running.wait(lambda: running.board.read().phase == "loading")
+        running.wait(lambda: (running.board.read().progress_ratio or 0) > 0)
+        found = scrape()
+        assert found['deploy_kit_startup_phase{phase="loading"}'] == 1
+        assert sum(v for k, v in found.items() if k.startswith("deploy_kit_startup_phase{")) == 1
+        assert 0 < found["deploy_kit_startup_progress_ratio"] <= 1
+        assert found['deploy_kit_startup_seconds{phase="starting"}'] > 0
+        assert found['deploy_kit_startup_seconds{phase="loading"}'] > 0
+        assert found["deploy_kit_startup_stalled"] == 0
+        assert running.engine is not None
+        os.kill(running.engine.pid, signal.SIGKILL)
+        assert running.wait_end() == ExitCode.ENGINE_KILLED
+        found = scrape()
+        assert found['deploy_kit_startup_phase{phase="exited"}'] == 1
+        assert found['deploy_kit_engine_exits_total{cause="killed"}'] == 1
+    finally:
+        exporter.stop()
+    # The process that counted ends too: the next one goes on from there.
+    again = run("killed-loading", starts=True)
+    assert again.wait_end() == ExitCode.ENGINE_KILLED
+    assert again.board.read().exits == {"killed": 2}
+
+
+def test_the_post_mortem_holds_all_that_is_needed(run: Callable[..., Running]) -> None:
+    running = run("oom")
+    assert running.wait_end() == ExitCode.ENGINE_OOM
+    report: dict[str, Any] = running.post_mortem()
+    explanation = report["explanation"]
+    assert explanation["cause_id"] == "oom-load"
+    assert "GPU 2 first" in explanation["cause"]
+    assert any("CUDA out of memory" in line for line in explanation["evidence"])
+    assert explanation["remedy"]
+    assert report["plan"]["plan_id"] == running.state().plan_id
+    assert "sglang.launch_server" in report["plan"]["argv"]
+    assert {"kernel", "memory_bytes", "cpus", "shm_bytes", "driver", "gpus"} <= set(report["host"])
+    assert report["phase_seconds"]["loading"] > 0
+    lines = [line for ring in report["last_lines"].values() for line in ring]
+    assert any("Load weight begin" in line for line in lines)
+    assert report["environment"] == {"HF_TOKEN": "[secret]"}
+    assert SECRET not in json.dumps(report)
+
+
+def test_a_start_is_kept_and_expected_the_next_time(run: Callable[..., Running]) -> None:
+    first = run("ready", starts=True)
+    first.wait_ready()
+    first.supervisor.request_stop(signal.SIGTERM)
+    assert first.wait_end() == 0
+    second = run("ready", starts=True)
+    second.wait_ready()
+    status = second.board.read()
+    assert status.expected_seconds is not None
+    assert status.expected_seconds > 0
+    assert status.expected_from is not None
+    assert "1 earlier start of this plan" in status.expected_from
+    assert second.state().details["expected_seconds"] == status.expected_seconds
+
+
+def test_a_state_folder_that_cannot_be_written_ends_nothing(run: Callable[..., Running]) -> None:
+    running = run("ready", starts=True)
+    running.wait_ready()
+    moved = running.folder.with_name("moved")
+    running.folder.rename(moved)
+    try:
+        running.wait(lambda: any("state file is not written" in said for said in running.said), 15.0)
+        assert running.engine is not None
+        assert running.engine.poll() is None
+    finally:
+        moved.rename(running.folder)
+    running.supervisor.request_stop(signal.SIGTERM)
+    assert running.wait_end() == 0
 
 
 def test_no_orphan_is_left(run: Callable[..., Running]) -> None:
