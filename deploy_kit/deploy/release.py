@@ -112,8 +112,7 @@ def make_release(wish: ReleaseWish, plan: Plan, compose: Mapping[str, str]) -> d
         "model": plan.served_model_name,
         "rehearsal": plan.rehearsal,
         "service": service_of(wish.profile),
-        "address": "127.0.0.1" if wish.publish == "0.0.0.0" else wish.publish,  # noqa: S104
-        "port": wish.port,
+        "url": f"http://{wish.publish}:{wish.port}",
         "api_key_file": wish.api_key_file,
         "compose_files": list(compose),
         "files": files,

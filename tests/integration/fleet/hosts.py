@@ -34,6 +34,8 @@ CACHE = ROOT / ".cache/fleet"
 NAME = "deploy-kit-fleet"
 BOXES = ("box-1", "box-2", "box-3")
 GATEWAY = "gateway-1"
+SMALL = "box-3"
+SMALL_DISKS = {"/var/lib/docker": "1500m", "/var/lib/deploy-kit": "4m"}
 KEY = "fleet-key-0123456789abcdef"
 MODEL = "rehearsal-tiny"
 REGISTRY = f"{NAME}-{GATEWAY}:5000"
@@ -174,6 +176,8 @@ class Fleet:
             systemd = ["--privileged", "--cgroupns=private", "--tmpfs", "/run", "--tmpfs", "/run/lock"]
             extra = ["--publish", "127.0.0.1::5000"] if name == GATEWAY else []
             volume = ["--volume", f"{NAME}-{name}-docker:/var/lib/docker"]
+            if name == SMALL:  # disks that a test can fill; in memory, so not for a reboot
+                volume = [f"--tmpfs={path}:size={size},exec,dev,suid" for path, size in SMALL_DISKS.items()]
             run(
                 "docker", "run", "--detach", "--name", f"{NAME}-{name}", "--hostname", name,
                 "--network", NAME, *systemd, *volume, *extra, image,
@@ -293,10 +297,11 @@ class Fleet:
         assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return json.loads(done.stdout)
 
-    def playbook(self, name: str, inventory: Path) -> subprocess.Popen[str]:
+    def playbook(self, name: str, inventory: Path, *arguments: str) -> subprocess.Popen[str]:
         """Start a playbook by itself, in a process group of its own, to be killed."""
+        program = str(Path(sys.executable).parent / "ansible-playbook")
         return subprocess.Popen(
-            [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), f"ansible/{name}"],
+            [program, "-i", str(inventory), f"ansible/{name}", *arguments],
             cwd=ROOT, text=True, stdout=(self.folder / "playbook.log").open("w"), stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible/ansible.cfg"), "LC_ALL": "C.UTF-8"},

@@ -7,38 +7,15 @@ Three systemd containers as boxes, each with its own dockerd, and a gateway with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .hosts import BOXES, GATEWAY, KEY, NAME, Client, Fleet, docker_answers, run, serving_versions
+from .hosts import BOXES, GATEWAY, KEY, NAME, Client, Fleet, run, serving_versions
 
 STARTED = "docker inspect -f '{{.State.StartedAt}}' deploy-kit-kimi-baseline-1"
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    if not docker_answers():
-        pytest.skip("no Docker daemon answers: `make up` starts one")
-    fleet = Fleet(tmp_path_factory.mktemp("fleet") / "f")
-    try:
-        fleet.start()
-        yield fleet
-    finally:
-        fleet.stop()
-
-
-@pytest.fixture(scope="module")
-def one(fleet: Fleet) -> str:
-    return fleet.stand_in("one")
-
-
-@pytest.fixture(scope="module")
-def two(fleet: Fleet) -> str:
-    return fleet.stand_in("two")
 
 
 def test_a_first_deployment_serves_on_every_box(fleet: Fleet, one: str) -> None:
