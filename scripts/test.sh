@@ -29,7 +29,9 @@ engine() {
   # KIT_SLOW=1 adds the tests that measure while they serve: they need minutes and a quiet machine.
   docker run --rm --network none --tmpfs /tmp:exec,mode=1777 --volume "$PWD:/src:ro" --workdir /src \
     --env DEPLOY_KIT_TORCH_PYTHON=/opt/engine/bin/python "$image" -p no:cacheprovider -q --durations=8 \
-    -m "${KIT_SLOW:+slow or }not slow" tests/integration/engine tests/integration/probe
+    -m "${KIT_SLOW:+slow or }not slow" tests/integration/engine tests/integration/probe \
+    tests/integration/startup/test_real_engine.py tests/integration/startup/test_real_engine_slow.py || return 1
+  [ -z "${KIT_SLOW:-}" ] || pytest -q tests/integration/startup/test_container_faults.py
 }
 
 scripts/test-tools.sh

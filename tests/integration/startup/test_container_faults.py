@@ -1,7 +1,7 @@
 """Faults that need a container around the engine: a memory limit, `docker stop` during a load and under load.
 
-They run where there is Docker and the image `deploy-kit/rehearsal-test:local` (`scripts/test.sh engine` builds
-it). The kit inside is the image's own.
+They run where there is Docker and the image `deploy-kit/rehearsal-test:local` (`scripts/test.sh engine`
+builds it). The kit inside is the image's own.
 """
 
 from __future__ import annotations

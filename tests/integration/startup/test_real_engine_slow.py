@@ -115,13 +115,12 @@ def test_ready_within_two_seconds_and_busy_is_not_dead(serve: Serve) -> None:
     serve.release("batch")
     serve.wait(lambda: not serve.details().get("busy"), 60.0)
     body = {"model": "rehearsal-tiny", "prompt": "Ada", "max_tokens": 4}
-    assert (
-        httpx.post(f"http://127.0.0.1:{serve.port}/v1/completions", json=body, timeout=60).status_code == 200
-    )
+    url = f"http://127.0.0.1:{serve.port}/v1/completions"
+    assert httpx.post(url, json=body, timeout=60).status_code == 200
     # A second signal ends it at once, even with a batch that never comes back.
     serve.hold("batch")
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"http://127.0.0.1:{serve.port}/v1/completions", json=body, timeout=2)
+        httpx.post(url, json=body, timeout=2)
     assert serve.process is not None
     serve.process.send_signal(signal.SIGTERM)
     time.sleep(1)
