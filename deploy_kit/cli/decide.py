@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 app = typer.Typer(add_completion=False)
 
@@ -23,6 +27,9 @@ def decide(
     model: str | None = typer.Option(None, "--model", help="Only receipts of this model."),
     min_rounds: int | None = typer.Option(None, "--min-rounds", min=1, help="Rounds a cell needs (2)."),
     min_requests: int | None = typer.Option(None, "--min-requests", min=1, help="Requests it needs (8)."),
+    configs: Path | None = typer.Option(
+        None, "--configs", help="The configurations: profiles not measured are named, and ranked by estimate."
+    ),
     min_gain: float | None = typer.Option(
         None, "--min-gain", min=0, max=0.99, help="A smaller gain is a tie, as a ratio (0.03)."
     ),
@@ -45,10 +52,40 @@ def decide(
     base = shares.evidence if shares else EvidenceRules()
     given = {"min_rounds": min_rounds, "min_requests": min_requests, "min_gain_ratio": min_gain}
     rules = base.model_copy(update={key: value for key, value in given.items() if value is not None})
-    decision = choose_profile(receipts, host=host, model=model, traffic=shares, rules=rules)
+    known = _known(configs, receipts, model)
+    decision = choose_profile(receipts, host=host, model=model, traffic=shares, rules=rules, **known)
     if as_json:
         print_json(as_dict(decision))
     else:
         typer.echo(describe(decision))
     if decision.ratio is None:
         raise typer.Exit(int(ExitCode.VERDICT_UNKNOWN))
+
+
+def _known(configs: Path | None, receipts: Sequence[Path], model: str | None) -> dict[str, Any]:
+    """Return what the configurations know that estimates need: the profiles there are, the model's layers and
+    all-reduces. Without configurations here, nothing: the decision itself rests on receipts alone."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Model, Profile
+    from deploy_kit.decision.estimate import Candidate
+    from deploy_kit.decision.from_receipts import load_receipts
+    from deploy_kit.errors import DeployKitError
+
+    try:
+        catalog = Catalog.find(configs)
+    except DeployKitError:
+        if configs is not None:
+            raise
+        return {}
+    profiles = [catalog.load(Profile, name) for name in catalog.names(Profile)]
+    measured = {model} if model else {
+        str(receipt.subject.get("model")) for receipt in load_receipts(receipts) if receipt.kind == "bench"
+    }  # fmt: skip
+    models = [catalog.load(Model, name) for name in catalog.names(Model)]
+    shapes = [(one.layers, one.allreduces_per_forward) for one in models if {one.served_name} == measured]
+    layers, allreduces = shapes[0] if shapes else (None, None)
+    return {
+        "candidates": [Candidate(one.name, one.steps or 0, one.draft_tokens or 1) for one in profiles],
+        "layers": layers,
+        "allreduces_per_forward": allreduces,
+    }

@@ -14,6 +14,7 @@ from deploy_kit.decision.statistics import LogRatio, log_ratio, weighted
 
 Verdict = Literal["faster", "slower", "tie", "not enough evidence"]
 BASELINE = Method("baseline")
+PREFILL_RATIO = 0.05  # a smaller share of the time explains no gap
 
 
 class EvidenceRules(BaseModel):
@@ -49,6 +50,7 @@ class Comparison:
     break_even_accept_length: float | None = None
     predicted_tokens_per_second: float | None = None  # of one stream: accept length / cycle
     inconsistency: str | None = None
+    waiting: str | None = None  # when streams see a longer cycle than the engine's mean
     thin: str | None = None  # what the rules of evidence ask for and it does not have
 
     @property
@@ -107,10 +109,11 @@ def decide(
     bands = tuple(_choose_in_band(evidence, band, reference, rules) for band in _all_bands(evidence, shares))
     choice, reason, total = _overall(bands, shares, rules)
     flags = tuple(
-        comparison.inconsistency
+        text
         for band in bands
         for comparison in band.comparisons
-        if comparison.inconsistency is not None
+        for text in (comparison.inconsistency, comparison.waiting)
+        if text is not None
     )
     return Decision(
         choice=choice if choice.speculates else reference or BASELINE,
@@ -206,6 +209,7 @@ def compare(cell: Cell, baseline: Cell | None, rules: EvidenceRules) -> Comparis
         ),
         predicted_tokens_per_second=None if not accept or not cycle else physics.speed(accept, cycle),
         inconsistency=_inconsistency(cell, accept, cycle, stream, rules),
+        waiting=_waiting(cell, rules),
         thin=_thin(cell, rules) or (None if baseline is None else _thin(baseline, rules)),
     )
 
@@ -259,12 +263,33 @@ def _inconsistency(
         if round_.cycle_seconds is not None
     ]
     implied = sum(products) / len(products)
-    if abs(implied / accept - 1) <= rules.inconsistency_ratio:
+    gap = 1 - implied / accept
+    if abs(gap) <= rules.inconsistency_ratio:
         return None
+    prefill = cell.mean("prefill_ratio") or 0.0
+    if 0 < gap <= prefill + rules.inconsistency_ratio and prefill > PREFILL_RATIO:
+        return None  # streams wait for other streams' prefills, which no cycle holds: `_waiting` says so
     return (
         f"{cell.method.label} at {cell.band.label}: {stream:.1f} tok/s x {cycle * 1000:.1f} ms is an accept "
         f"length of {implied:.2f}, inconsistent with the {accept:.2f} reported: one of the three is wrong "
         "(a cycle is draft + verify + gaps, not verify alone)"
+    )
+
+
+def _waiting(cell: Cell, rules: EvidenceRules) -> str | None:
+    """Return a remark when a stream gets its tokens in longer steps than the engine's mean cycle."""
+    engine, accept = cell.mean("engine_cycle_seconds"), cell.mean("accept_length")
+    stream = cell.mean("stream_speed")
+    if not engine or not accept or not stream:
+        return None
+    seen = accept / stream
+    if seen / engine - 1 <= rules.inconsistency_ratio:
+        return None
+    prefill = cell.mean("prefill_ratio")
+    share = "unknown" if prefill is None else f"{prefill * 100:.0f} % of the time"
+    return (
+        f"{cell.method.label} at {cell.band.label}: a stream's cycle is {seen * 1000:.1f} ms, the engine's "
+        f"mean {engine * 1000:.1f} ms: fuller batches take longer, and streams wait for prefills ({share})"
     )
 
 

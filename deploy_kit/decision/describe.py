@@ -171,6 +171,7 @@ def _band_dict(band: BandChoice, decision: Decision) -> dict[str, Any]:
                 "break_even_accept_length": c.break_even_accept_length,
                 "predicted_stream_tokens_per_second": c.predicted_tokens_per_second,
                 "inconsistency": c.inconsistency,
+                "waiting": c.waiting,
             }
             for c in band.comparisons
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deploy_kit.decision import physics
 from deploy_kit.receipts import Receipt
@@ -83,18 +84,36 @@ def interpolate(points: Mapping[int, float], tokens: int) -> float | None:
 
 def allreduce_times(receipts: Sequence[Receipt], host: str | None, rehearsal: bool) -> dict[int, float]:
     """Return seconds an all-reduce by number of tokens, from the newest probe receipt of this host that
-    has `allreduce_seconds_by_tokens` in its summary; empty when there is none."""
+    measured any: of the setting chosen for the host where it was measured, else of the fastest that can be
+    deployed. Empty when there is none."""
     for receipt in reversed(receipts):
-        table = receipt.summary.get("allreduce_seconds_by_tokens")
         if (
             receipt.kind == "allreduce"
             and receipt.host.name == host
             and receipt.rehearsal == rehearsal
-            and isinstance(table, dict)
+            and (found := read_allreduce(receipt.summary))
         ):
-            return {
-                int(tokens): float(seconds)
-                for tokens, seconds in table.items()
-                if tokens.isdigit() and isinstance(seconds, (int, float))
-            }
+            return found
     return {}
+
+
+def read_allreduce(summary: Mapping[str, Any]) -> dict[int, float]:
+    """Given the summary of a probe receipt (`deploy-kit probe allreduce`), return seconds by tokens.
+
+    >>> read_allreduce({"sizes": {"4": {"latency_us": {"LL": {"median": 24.4}}, "fastest": "LL"}}})
+    {4: 2.44e-05}
+    """
+    sizes, setting = summary.get("sizes"), summary.get("host_setting")
+    chosen = setting.get("candidate") if isinstance(setting, Mapping) else None
+    found: dict[int, float] = {}
+    for tokens, size in sizes.items() if isinstance(sizes, Mapping) else ():
+        if not isinstance(size, Mapping) or not str(tokens).isdigit():
+            continue
+        latencies = size.get("latency_us")
+        if not isinstance(latencies, Mapping):
+            continue
+        entry = latencies.get(chosen) or latencies.get(size.get("fastest"))
+        median = entry.get("median") if isinstance(entry, Mapping) else None
+        if isinstance(median, (int, float)) and median > 0:
+            found[int(tokens)] = round(median * 1e-6, 12)
+    return found

@@ -12,6 +12,9 @@ from deploy_kit.exit_codes import ExitCode
 from deploy_kit.receipts import Receipt
 from deploy_kit.receipts.bench import BenchSubject, CellRound, parse_bench
 
+# An event is a step of the engine when it holds as many tokens as a verify accepts, to within this.
+EVENTS_ARE_STEPS_RATIO = 0.05
+
 
 @dataclass(frozen=True, order=True)
 class Method:
@@ -55,7 +58,9 @@ class Observation:
     workload: str = ""
     stream_tokens_per_second: float | None = None
     accept_length: float | None = None
-    cycle_seconds: float | None = None
+    cycle_seconds: float | None = None  # as a stream sees it, see `stream_cycle`
+    engine_cycle_seconds: float | None = None  # the engine's mean over its cycles, each counted once
+    prefill_ratio: float | None = None  # share of the interval in which the engine prefilled
     verify_seconds: float | None = None
     draft_seconds: float | None = None
     requests: int = 1
@@ -183,7 +188,13 @@ def _observe(
             workload=f"{subject.workload.model_dump_json()} {subject.interface}",
             stream_tokens_per_second=cell.stream_tokens_per_second,
             accept_length=cell.engine.accept_length or cell.client_accept_length,
-            cycle_seconds=cell.cycle_seconds,
+            cycle_seconds=stream_cycle(cell),
+            engine_cycle_seconds=cell.engine.step_seconds if cell.engine.accept_length else None,
+            prefill_ratio=(
+                None
+                if cell.engine.prefill_seconds_total is None
+                else cell.engine.prefill_seconds_total / cell.interval_seconds
+            ),
             verify_seconds=cell.engine.verify_seconds,
             draft_seconds=cell.engine.draft_seconds,
             requests=cell.requests,
@@ -193,6 +204,20 @@ def _observe(
         ),
         None,
     )
+
+
+def stream_cycle(cell: CellRound) -> float | None:
+    """Given a cell, return the cycle its streams see, in seconds; None when it is not known.
+
+    The engine counts each cycle once, however full its batch is, and leaves out what lies between batches.
+    A stream sees full batches more often than empty ones, and waits for other streams' prefills. Its gaps
+    between events are its cycles when an event holds as many tokens as a verify accepts; when events were
+    merged on the way, the engine's mean is the best there is.
+    """
+    accept, events = cell.engine.accept_length, cell.client_accept_length
+    if accept and events and cell.itl_seconds and abs(events / accept - 1) <= EVENTS_ARE_STEPS_RATIO:
+        return cell.itl_seconds.mean
+    return cell.cycle_seconds
 
 
 def _by_workload(

@@ -36,6 +36,9 @@ def choose_profile(
     host: str | None = None,
     model: str | None = None,
     rehearsal: bool | None = None,
+    stack: str | None = None,
+    profiles: Sequence[str] = (),
+    levers: Sequence[str] | None = None,
     traffic: Traffic | None = None,
     rules: EvidenceRules | None = None,
     candidates: Sequence[Candidate] = (),
@@ -44,10 +47,10 @@ def choose_profile(
 ) -> Decision:
     """Given receipt files or folders, return the decision for this host and model.
 
-    `host`, `model` and `rehearsal` narrow a folder that holds several; what is left must not mix (see
-    `gather`). `candidates` are the profiles that could be run: those not measured are listed as missing
-    and, with `layers`, `allreduces_per_forward` and a probe receipt, ranked by estimate. A damaged file
-    raises: a decision must not rest on what happened to be readable.
+    `host`, `model`, `rehearsal`, `stack`, `profiles` and `levers` (exactly these) narrow a folder that holds
+    several; what is left must not mix (see `gather`). `candidates` are the profiles that could be run: those
+    not measured are listed as missing and, with `layers`, `allreduces_per_forward` and a probe receipt,
+    ranked by estimate. A damaged file raises: a decision must not rest on what happened to be readable.
     """
     found = load_receipts(paths)
     if found.errors:
@@ -57,7 +60,7 @@ def choose_profile(
         for receipt in found
         if (host is None or receipt.host.name == host)
         and (rehearsal is None or receipt.rehearsal == rehearsal)
-        and (model is None or receipt.kind != "bench" or receipt.subject.get("model") == model)
+        and (receipt.kind != "bench" or _wanted(receipt, model, stack, profiles, levers))
     ]
     if not any(receipt.kind == "bench" for receipt in kept):
         kinds = sorted({receipt.kind for receipt in kept})
@@ -77,6 +80,23 @@ def choose_profile(
     )
     lines = _estimates(decision, evidence, kept, candidates, layers, allreduces_per_forward)
     return replace(decision, estimates=tuple(lines))
+
+
+def _wanted(
+    receipt: Receipt,
+    model: str | None,
+    stack: str | None,
+    profiles: Sequence[str],
+    levers: Sequence[str] | None,
+) -> bool:
+    subject = receipt.subject
+    found = subject.get("levers")
+    return (
+        (model is None or subject.get("model") == model)
+        and (stack is None or receipt.versions.get("stack") == stack)
+        and (not profiles or subject.get("profile") in profiles)
+        and (levers is None or (isinstance(found, list) and sorted(map(str, found)) == sorted(levers)))
+    )
 
 
 def _estimates(

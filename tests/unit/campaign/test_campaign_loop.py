@@ -10,12 +10,12 @@ from campaign_standins import StandinRunner, prepared_of, standin_bencher
 
 from deploy_kit.campaign.describe import describe, describe_plan
 from deploy_kit.campaign.model import CampaignState, LeverStep, ProbeResult
-from deploy_kit.campaign.run import Prepared, estimate, new_state, run_campaign
+from deploy_kit.campaign.run import Prepared, estimate, new_state, prepare, run_campaign
 from deploy_kit.campaign.store import RESERVE_FILE, StateFolder
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import file_error
-from deploy_kit.receipts import Receipt, read_receipts
+from deploy_kit.receipts import Receipt, read_receipts, write_receipt
 
 
 def run(
@@ -105,8 +105,6 @@ def test_a_lever_whose_plan_is_refused_is_never_loaded(tmp_path: Path) -> None:
     campaign = prepared.campaign.model_copy(
         update={"lever": [LeverStep(name="pcie-ipc"), *prepared.campaign.lever]}
     )
-    from deploy_kit.campaign.run import prepare
-
     prepared = prepare(campaign, prepared.catalog, host="rehearsal", address="127.0.0.1", port=30000)
     runner = StandinRunner()
     state = run(prepared, tmp_path / "state", runner)
@@ -203,14 +201,10 @@ def test_a_full_disk_keeps_the_cell_and_stops_before_the_next(
     full = False
     no_space = OSError(errno.ENOSPC, "No space left on device")
 
-    from deploy_kit.campaign import run as module
-
-    real_write = module.write_receipt
-
     def write(where: Path, receipt: Receipt) -> Path:
         if full and (folder / RESERVE_FILE).exists():
             raise file_error("cannot write", Path(where), no_space)
-        return real_write(where, receipt)
+        return write_receipt(where, receipt)
 
     def reserve(self: StateFolder) -> None:
         if full:
@@ -222,7 +216,7 @@ def test_a_full_disk_keeps_the_cell_and_stops_before_the_next(
         del plan
         full = len(list((folder / "receipts").glob("*.json"))) == 2
 
-    monkeypatch.setattr(module, "write_receipt", write)
+    monkeypatch.setattr("deploy_kit.campaign.run.write_receipt", write)
     monkeypatch.setattr(StateFolder, "reserve", reserve)
     runner = StandinRunner(before=fill)
     with pytest.raises(DeployKitError) as caught:

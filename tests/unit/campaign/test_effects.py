@@ -14,6 +14,8 @@ from deploy_kit.campaign.effects import cycle_saving, effects_of, judge, mean_me
 from deploy_kit.campaign.model import Cell, Measure, Schedule, Side, cell_key
 
 SCHEDULE = Schedule()
+BASE: Side = "base"
+LEVER: Side = "lever"
 speeds = st.floats(min_value=1e-3, max_value=1e6)
 
 
@@ -32,14 +34,14 @@ def cell(side: Side, repeat: int, *measures: Measure) -> Cell:
 
 
 def measure(speed: float, load: int = 1, **more: float) -> Measure:
-    return Measure(concurrency=load, tokens_per_second=speed, **more)  # type: ignore[arg-type]
+    return Measure(concurrency=load, tokens_per_second=speed, **more)
 
 
 def pairs(*values: tuple[float, float]) -> list[tuple[Cell, Cell]]:
     cells = [
         cell(side, repeat, measure(speed))
         for repeat, (base, lever) in enumerate(values)
-        for side, speed in (("base", base), ("lever", lever))  # type: ignore[misc]
+        for side, speed in ((BASE, base), (LEVER, lever))
     ]
     return pairs_of(cells, "x")
 
@@ -96,7 +98,7 @@ def test_several_loads_count_alike_and_are_shown_each() -> None:
     cells = [
         cell(side, repeat, measure(10 * factor), measure(1000 * factor, 32))
         for repeat in range(2)
-        for side, factor in (("base", 1.0), ("lever", 1.2 if repeat else 1.21))  # type: ignore[misc]
+        for side, factor in ((BASE, 1.0), (LEVER, 1.2 if repeat else 1.21))
     ]
     found = {(e.metric, e.concurrency): e for e in effects_of(pairs_of(cells, "x"), SCHEDULE)}
     assert set(found) == {("tokens_per_second", None), ("tokens_per_second", 1), ("tokens_per_second", 32)}

@@ -10,15 +10,21 @@ from typer.testing import CliRunner
 
 from deploy_kit.cli.decide import app
 from deploy_kit.decision.choose import EvidenceRules, decide
-from deploy_kit.decision.estimate import Candidate
+from deploy_kit.decision.estimate import Candidate, allreduce_times
 from deploy_kit.decision.evidence import Band, Method, gather
 from deploy_kit.decision.from_receipts import choose_profile
 from deploy_kit.decision.traffic import parse_traffic
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
-from deploy_kit.receipts import Host, Receipt, new_receipt, write_receipt
+from deploy_kit.probe.candidates import nccl_candidate
+from deploy_kit.probe.classify import Outcome
+from deploy_kit.probe.report import make_receipt
+from deploy_kit.probe.runner import ProbeRun, Record, Settings
+from deploy_kit.probe.verdict import summarize
+from deploy_kit.receipts import Host, Receipt, new_receipt, read_receipt, write_receipt
 from deploy_kit.receipts.bench import context_band
 
+RECEIPTS = Path(__file__).parents[3] / "docs" / "receipts"
 VERSIONS = {"stack": "current", "sglang": "0.5.23", "deploy-kit": "0.1"}
 
 
@@ -190,16 +196,39 @@ def test_traffic_file(tmp_path: Path) -> None:
     assert "band.0" in str(caught.value.key)
 
 
-def test_unmeasured_profiles_are_ranked_by_an_estimate_that_says_so(tmp_path: Path) -> None:
-    probe = new_receipt(
-        kind="allreduce",
-        host=Host(name="box-1"),
-        rehearsal=False,
-        subject={},
-        samples=[],
-        summary={"allreduce_seconds_by_tokens": {"1": 25e-6, "3": 28e-6, "4": 30e-6, "8": 60e-6}},
+def probe_receipt(latencies_us: dict[int, float]) -> Receipt:
+    """A receipt as `deploy-kit probe allreduce` writes it, by its own code, of a run with these latencies."""
+    default = Record(nccl_candidate({}), Outcome("ok"), ranks_agree=True)
+    for tokens, latency in latencies_us.items():
+        default.add("final", tokens, [latency] * 8)
+    settings = Settings(
+        hidden=7168, tokens=tuple(latencies_us), count=122, ranks=8, backend="nccl", python="python3"
     )
-    for receipt in (BASE, probe):
+    run = ProbeRun(settings, {default.candidate.name: default}, 9.0, {"gpus": 8}, [], [], [])
+    return make_receipt(
+        run, summarize(run), kind="allreduce", host_name="box-1", model_name="kimi-k2.5", command="probe"
+    )
+
+
+def test_what_the_probe_writes_is_what_the_estimate_reads() -> None:
+    receipt = probe_receipt({1: 25.0, 4: 30.0, 64: 71.6})
+    assert allreduce_times([receipt], "box-1", rehearsal=False) == pytest.approx(
+        {1: 25e-6, 4: 30e-6, 64: 71.6e-6}
+    )
+    assert allreduce_times([receipt], "box-2", rehearsal=False) == {}
+    assert allreduce_times([receipt], "box-1", rehearsal=True) == {}
+
+
+def test_a_real_probe_receipt_without_timings_gives_no_estimate() -> None:
+    """All ranks on one GPU: results were checked, nothing was timed."""
+    (file,) = RECEIPTS.glob("allreduce-*.json")
+    receipt = read_receipt(file)
+    assert set(receipt.summary["sizes"]) == {"1", "4", "64"}  # type: ignore[arg-type]
+    assert allreduce_times([receipt], receipt.host.name, rehearsal=receipt.rehearsal) == {}
+
+
+def test_unmeasured_profiles_are_ranked_by_an_estimate_that_says_so(tmp_path: Path) -> None:
+    for receipt in (BASE, probe_receipt({1: 25.0, 3: 28.0, 4: 30.0, 8: 60.0})):
         write_receipt(tmp_path, receipt)
     decision = choose_profile(
         [tmp_path],
