@@ -1,6 +1,5 @@
 """What the provisioning roles call on the machine that runs Ansible: `python -m deploy_kit.provision WORD`,
-JSON in on
-stdin, JSON out on stdout, an error as one block with its exit code."""
+JSON in on stdin, JSON out on stdout, an error as one block with its exit code."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ json.dump({
 
 def write_reader(path: Path) -> Path:
     """Write the doctor's reader as one file that Python runs by itself; return the path. The same package
-    gives the
-    same bytes."""
+    gives the same bytes."""
     package = Path(__file__).resolve().parents[1]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -58,13 +58,11 @@ def binding_obstacle(machine: Machine, nodes: list[NumaNode]) -> str | None:
 def host_file(
     base: Mapping[str, Any], existing: str | None, changes: Mapping[str, Any], *, file: str = "host.toml"
 ) -> str:
-    """Given the profile's table, the text of the host's present file (None: none) and what this role
-    decides, return
-    the file's text.
+    """Given the profile's table, the text of the host's present file (None: none) and what this role decides,
+    return the file's text.
 
-    A value of None in `changes` removes the key; a table is replaced whole. A file that says the same
-    already comes
-    back as it is, comments and all.
+    A value of None in `changes` removes the key; a table is replaced whole. A file that says the same already
+    comes back as it is, comments and all.
     """
     before: dict[str, Any] | None = None
     if existing is not None:

@@ -34,9 +34,8 @@ def choose_nccl(
     default: Mapping[str, str],
 ) -> Choice:
     """Return the variables for a host's [nccl]. Order: what the inventory names, the probe's receipt, what
-    the probe wrote
-    to the host's file itself, the default of the host's profile. A choice that the doctor calls a fault is
-    refused."""
+    the probe wrote to the host's file itself, the default of the host's profile. A choice that the doctor
+    calls a fault is refused."""
     if given:
         choice = Choice(given, "the inventory (nccl_environment)")
     elif receipt is not None:

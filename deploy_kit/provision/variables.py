@@ -55,9 +55,8 @@ class Variables:
     roles: frozenset[str] = field(default_factory=frozenset)
 
     def looks_ours(self, name: str) -> bool:
-        """Whether a name that is no option can only be a misspelt one: it begins with a role's name, or
-        looks very
-        much like one of the doctor's."""
+        """Whether a name that is no option can only be a misspelt one: it begins with a role's name, or looks
+        very much like one of the doctor's."""
         return any(name.startswith(f"{role}_") for role in self.roles) or bool(
             get_close_matches(name, DOCTOR_VARIABLES, n=1, cutoff=0.85)
         )

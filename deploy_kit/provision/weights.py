@@ -19,8 +19,8 @@ _SHARD = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.safetensors$")
 @dataclass(frozen=True)
 class Weights:
     """What a folder holds against what it should: `missing` and `damaged` shards (size 0 counts as damaged),
-    bytes that
-    are there, bytes wanted (None: nobody says), and the checksum of each shard that has one."""
+    bytes that are there, bytes wanted (None: nobody says), and the checksum of each shard that has one.
+    """
 
     shards: tuple[str, ...]
     missing: tuple[str, ...]
@@ -63,8 +63,7 @@ def look_at_weights(
     hub_checksums: Mapping[str, str] | None = None,
 ) -> Weights:
     """Given the folder's files with their bytes, the text of its index (None: there is none) and the model's
-    facts, return
-    what is whole and what is not. A checksum file wins over what the hub's client noted."""
+    facts, return what is whole and what is not. A checksum file wins over what the hub's client noted."""
     present = {name: size for name, size in files.items() if name.endswith(".safetensors")}
     named, index_bytes, problem = _named(index, present)
     sums = {**(hub_checksums or {}), **parse_checksums(checksums)}
@@ -146,8 +145,8 @@ def parse_checksums(text: str) -> dict[str, str]:
 
 
 def parse_hub_notes(text: str) -> dict[str, str]:
-    """Given lines `…/NAME.metadata:SHA256` of what the hub's client noted beside its downloads, return name
-    → sum."""
+    """Given lines `…/NAME.metadata:SHA256` of what the hub's client noted beside its downloads, return name →
+    sum."""
     sums = {}
     for line in text.splitlines():
         path, _, digest = line.rpartition(":")

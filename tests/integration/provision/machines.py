@@ -1,10 +1,8 @@
 """Real systemd machines as Ansible's targets: privileged containers of a Debian made from packages.
 
 They share the kernel of the real machine, so nothing of the running kernel may be set from inside: the roles
-see a
-container and do not, and the image's own services for it are masked. GRUB, initramfs-tools and Docker are
-stand-ins that
-say so; they show that the right files are read and the right commands are called.
+see a container and do not, and the image's own services for it are masked. GRUB, initramfs-tools and Docker
+are stand-ins that say so; they show that the right files are read and the right commands are called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Provisioning a real systemd machine: what --check shows, what a run does, that a second does nothing, and the way back."""
+"""Provisioning a real systemd machine: --check shows it, a run does it, a second run nothing, and the way
+back."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_a_machine_is_provisioned_once_and_put_back_byte_for_byte(machine: Machi
     first = play(inventory, "provision.yml")
     assert first.code == 0, first.output[-3000:]
     assert "fail acs.redirect" in first.output
-    # The image's distribution is told by GRUB's own reading of all files: contradictions are gone, the rest is kept.
+    # GRUB's own order of reading its files: contradictions are gone, the rest is kept.
     words = machine.read("/run/stand-in/grub.cfg").split()
     assert words == ["linux", "console=ttyS0", "quiet", "amd_iommu=on", "splash", "iommu=pt", "pcie_aspm=off"]
     assert "options nvidia_uvm uvm_disable_hmm=1" in machine.read("/etc/modprobe.d/deploy-kit-nvidia.conf")
@@ -199,7 +200,8 @@ def test_a_receipt_of_the_probe_decides_and_a_rehearsals_does_not(machine: Machi
         rehearsal: write_receipt(
             tmp_path / "receipts",
             new_receipt(
-                kind="allreduce", host=ReceiptHost(name="rtx-pro-6000-x8"), rehearsal=rehearsal, subject={}, samples=[],
+                kind="allreduce", host=ReceiptHost(name="rtx-pro-6000-x8"), rehearsal=rehearsal,
+                subject={}, samples=[],
                 summary={"host_setting": {"candidate": "LL", "environment": {"NCCL_PROTO": "LL"}}},
             ),
         )
@@ -250,7 +252,8 @@ def test_weights_are_refused_verified_resumed_and_fetched_without_showing_the_to
         "#!/bin/sh\n# STAND-IN for the hub's client (hf): no hub can be reached from the tests.\n"
         f'[ "$(cat "$HF_TOKEN_PATH")" = {TOKEN} ] || {{ echo 401 >&2; exit 1; }}\n'
         'stat -c %a "$HF_TOKEN_PATH" >/run/stand-in/token-mode\n'
-        'tr "\\0" " " </proc/$$/cmdline >/run/stand-in/hf; cat /proc/*/cmdline /proc/*/environ >/run/stand-in/processes\n'
+        'tr "\\0" " " </proc/$$/cmdline >/run/stand-in/hf\n'
+        "cat /proc/*/cmdline /proc/*/environ >/run/stand-in/processes\n"
         'for word; do folder=$word; done; mkdir -p "$folder"; cp /kept/* "$folder"\n',
         "0755",
     )
