@@ -122,7 +122,9 @@ def standin_bencher(
     return run
 
 
-def receipt_of(about: About, plan: Plan, speed: float, accept: float) -> Receipt:
+def receipt_of(
+    about: About, plan: Plan, speed: float, accept: float, versions: dict[str, str] | None = None
+) -> Receipt:
     """A bench receipt of one round at C=1."""
     subject = BenchSubject(
         profile=plan.profile,
@@ -155,7 +157,7 @@ def receipt_of(about: About, plan: Plan, speed: float, accept: float) -> Receipt
         host=Host(name=about.host),
         rehearsal=True,
         plan_id=plan.plan_id,
-        versions={"sglang": "0.0.0"},
+        versions={"sglang": "0.0.0", **(versions or {})},
         subject=subject.model_dump(),
         samples=[],
         summary=BenchSummary(cells=[cell]).model_dump(),
