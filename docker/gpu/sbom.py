@@ -42,12 +42,17 @@ def debian_components(listing: str, copyrights: Path) -> list[dict[str, Any]]:
 
 
 def copyright_licences(text: str) -> list[str]:
-    """Given a Debian copyright file in the machine-readable format, return the licences it names.
+    """Given a Debian copyright file, return the licences it names in the machine-readable format, else those
+    of Debian's common licences it refers to.
 
     >>> copyright_licences("Files: *\\nLicense: GPL-3+\\n text\\nLicense: MIT\\n")
     ['GPL-3+', 'MIT']
+    >>> copyright_licences("see /usr/share/common-licenses/GPL-3.")
+    ['GPL-3']
     """
-    return sorted(set(re.findall(r"^License:[ \t]*(\S.*?)\s*$", text, flags=re.MULTILINE)))
+    named = re.findall(r"^License:[ \t]*(\S.*?)\s*$", text, flags=re.MULTILINE)
+    referred = re.findall(r"/usr/share/common-licenses/([A-Za-z]+(?:-[\d.]*\d)?)", text)
+    return sorted(set(named or referred))
 
 
 def file_component(path: Path, name: str, kind: str, **properties: str) -> dict[str, Any]:
@@ -70,7 +75,8 @@ def licence_of(component: dict[str, Any]) -> str:
     for entry in component.get("licenses", []):
         licence = entry.get("license", {})
         words.append(entry.get("expression") or licence.get("id") or licence.get("name") or "")
-    named = [word.splitlines()[0].strip()[:80] for word in words if word.strip()]
+    plain = (word.rpartition(" :: ")[2] for word in words if word.strip())
+    named = [word.splitlines()[0].strip()[:80] for word in plain]
     return "; ".join(dict.fromkeys(named)) or "unknown"
 
 
