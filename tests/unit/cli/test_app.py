@@ -83,6 +83,7 @@ LAYERS = (
     ("decision", "provision"),
     ("campaign",),
     ("report",),
+    ("firstlight",),
     ("cli",),
 )
 
