@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
@@ -48,6 +50,23 @@ def read_text(path: str | Path, *, what: str = "file", limit_bytes: int | None =
     except OSError as error:
         raise file_error(f"cannot read {what}", path, error) from error
     return data.decode(errors="replace")
+
+
+def stdin_bytes() -> BinaryIO:
+    """Return standard input as bytes; a `DeployKitError` where it is closed."""
+    if sys.stdin is None:
+        raise DeployKitError(
+            "standard input is closed",
+            key="-",
+            remedy="pipe the text in, or name a file",
+            exit_code=ExitCode.INPUT,
+        )
+    return sys.stdin.buffer
+
+
+def read_stdin(limit_bytes: int) -> str:
+    """Return up to `limit_bytes` of standard input as text (UTF-8, bad bytes replaced)."""
+    return stdin_bytes().read(limit_bytes).decode(errors="replace")
 
 
 def file_error(doing: str, path: Path, error: OSError) -> DeployKitError:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def print_json(value: Any) -> None:
     """Print `value` as indented JSON on stdout; not-a-number is refused, since JSON has none."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    plain = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=plain, allow_nan=False)
     sys.stdout.write("\n")
     sys.stdout.flush()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -42,6 +45,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stack": ("deploy_kit.cli.stack", "Show, lock, verify and compare the pinned stacks."),
     "patches": ("deploy_kit.cli.patches", "Which source patches are applied, skipped or failed, and why."),
 }
+
+
+# A full disk or quota behind a redirected output.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class LazyGroup(TyperGroup):
@@ -110,8 +117,13 @@ def root(
 
 def main() -> None:
     """Run the command line: user errors as one block, Ctrl-C quietly, never a traceback for bad input."""
+    from deploy_kit.files import file_error
     from deploy_kit.output import print_error
 
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has not the letter gets its number: never an error about encoding.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except DeployKitError as error:
@@ -122,5 +134,17 @@ def main() -> None:
         sys.exit(int(ExitCode.INTERRUPTED))
     except BrokenPipeError:
         # The reader (head, less) went away: not an error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         sys.exit(int(ExitCode.OK))
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
+            raise
+        _drop_stdout()
+        failure = file_error("cannot write", Path("(standard output)"), error)
+        print_error(failure)
+        sys.exit(int(failure.exit_code))
+
+
+def _drop_stdout() -> None:
+    # What is still buffered would fail again when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -88,7 +88,7 @@ def _described(
 
     from deploy_kit.drafter.local import describe_folder, read_target_config
     from deploy_kit.drafter.paste import PASTE_LIMIT_BYTES, parse_flags, parse_paste
-    from deploy_kit.files import read_text
+    from deploy_kit.files import read_stdin, read_text
 
     if (draft is None) == (description is None):
         raise DeployKitError(
@@ -108,7 +108,7 @@ def _described(
             every_value=every_value,
         )
     if str(description) == "-":
-        text = sys.stdin.buffer.read(PASTE_LIMIT_BYTES).decode(errors="replace")
+        text = read_stdin(PASTE_LIMIT_BYTES)
     else:
         text = read_text(description, what="description", limit_bytes=PASTE_LIMIT_BYTES)
     known = parse_paste(text, source=str(description))

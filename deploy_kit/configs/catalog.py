@@ -40,9 +40,7 @@ class Catalog:
         if folder is None and os.environ.get("DEPLOY_KIT_CONFIGS"):
             folder = Path(os.environ["DEPLOY_KIT_CONFIGS"])
         places = (
-            [folder]
-            if folder is not None
-            else [Path.cwd() / "configs", Path(__file__).parents[2] / "configs"]
+            [folder] if folder is not None else [*_working_folder(), Path(__file__).parents[2] / "configs"]
         )
         for place in places:
             if (place / "profiles").is_dir():
@@ -167,3 +165,10 @@ def _inner_model(annotation: Any) -> Any:
         if found is not None:
             return found
     return None
+
+
+def _working_folder() -> list[Path]:
+    try:
+        return [Path.cwd() / "configs"]
+    except OSError:  # the folder was removed under the shell
+        return []

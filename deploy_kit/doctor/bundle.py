@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from deploy_kit.doctor.blocks import Block, split_blocks
 from deploy_kit.doctor.model import Unknown
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
-from deploy_kit.files import file_error, read_text, write_atomically
+from deploy_kit.files import file_error, read_stdin, read_text, write_atomically
 
 MANIFEST = "manifest.json"
 _LIMIT_BYTES = 20_000_000
@@ -105,7 +104,7 @@ def read_input(place: str) -> tuple[list[Block], list[Unknown]]:
     """Given a bundle's folder, any folder of text files, one text file, or "-" for stdin, return its
     outputs."""
     if place == "-":
-        return split_blocks(sys.stdin.buffer.read(_LIMIT_BYTES).decode(errors="replace")), []
+        return split_blocks(read_stdin(_LIMIT_BYTES)), []
     path = Path(place)
     if not path.is_dir():
         return split_blocks(read_text(path, what="captured output", limit_bytes=_LIMIT_BYTES)), []

@@ -18,6 +18,7 @@ from deploy_kit.drafter.engine import (
 )
 from deploy_kit.drafter.findings import WILL_NOT_ACCEPT, WILL_NOT_LOAD, Finding
 
+_NO_MODEL_TYPE = "ValueError: Unrecognized model … Should have a `model_type` key in its config.json"
 # More layers than any EAGLE-3 drafter has: a whole language model.
 _WHOLE_MODEL_LAYERS = 8
 
@@ -68,7 +69,7 @@ def check_identity(known: Description) -> Iterator[Finding]:
             "config.json names no architecture",
             kind=WILL_NOT_LOAD,
             essential=True,
-            error="TypeError/IndexError on `architectures` while the draft's config is read",
+            error="TypeError: 'NoneType' object is not subscriptable (while the draft's config is read)",
             remedy='set "architectures" to the class the drafter was trained for: '
             f"{' or '.join(EAGLE3_CLASSES)}",
         )
@@ -116,7 +117,7 @@ def _other_kind(
             "reject",
             "Medusa heads, not an EAGLE-3 drafter: SGLang has no class for them",
             kind=WILL_NOT_LOAD,
-            error=_not_supported(architecture or "Medusa"),
+            error=_not_supported(architecture or "Medusa") if config.get("model_type") else _NO_MODEL_TYPE,
             remedy="use an EAGLE-3 drafter made for this target",
         )
     if (architecture or "").startswith(("DFlash", "DSpark")) or "dflash_config" in config:
@@ -169,9 +170,8 @@ def _speculators(config: Mapping[str, Any], architecture: str | None) -> Finding
         + ("sizes are inside transformer_layer_config; " if nested else "")
         + "no SGLang version read registers this architecture or converts the layout",
         kind=WILL_NOT_LOAD,
-        error="ValueError: Unrecognized model … Should have a `model_type` key in its config.json "
-        f"(no model_type outside); with one: {_not_supported(architecture or 'Eagle3DraftModel')}. "
-        f"Read in {OLDEST_READ} to {NEWEST_READ}",
+        error=f"{_NO_MODEL_TYPE} (no model_type outside); with one: "
+        f"{_not_supported(architecture or 'Eagle3DraftModel')}. Read in {OLDEST_READ} to {NEWEST_READ}",
         remedy="convert config and names (sizes to the top level, architecture "
         f"{LLAMA_EAGLE3}, eagle_config.eagle_aux_hidden_state_layer_ids), or use an engine that reads the "
         "speculators format; then re-check with the pinned version",
@@ -260,7 +260,7 @@ def _class_and_version(known: Description, config: Mapping[str, Any], architectu
                 "reject" if known.from_files else "warn",
                 "config.json has no model_type",
                 kind=WILL_NOT_LOAD,
-                error="ValueError: Unrecognized model … Should have a `model_type` key in its config.json",
+                error=_NO_MODEL_TYPE,
                 remedy=f'add "model_type": "{"llama" if architecture == LLAMA_EAGLE3 else "kimi_k2"}"',
             )
     elif has_feature(version, MODEL_TYPE_SINCE.get(str(model_type))) is False:

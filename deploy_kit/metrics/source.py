@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
-from deploy_kit.files import read_text
+from deploy_kit.files import read_stdin, read_text
 
 LIMIT_BYTES = 64 * 1024 * 1024
 TIMEOUT_SECONDS = 10.0
@@ -17,7 +16,7 @@ def read_source(source: str, *, api_key_file: str | None = None) -> str:
     """Given a path, `-` or an http(s) URL, return the text. A refusal's body is returned too: it is
     explained. Raises `DeployKitError` when there is nothing to read."""
     if source == "-":
-        return sys.stdin.buffer.read(LIMIT_BYTES).decode(errors="replace")
+        return read_stdin(LIMIT_BYTES)
     if source.startswith(("http://", "https://")):
         key = None if api_key_file is None else read_text(api_key_file, what="API key").strip()
         return fetch(source, api_key=key)

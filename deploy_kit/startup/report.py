@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from deploy_kit.files import file_error
+from deploy_kit.files import file_error, stdin_bytes
 from deploy_kit.startup.display import View, render
 from deploy_kit.startup.explain import CHUNK_BYTES, explain_stream
 from deploy_kit.startup.run import Explanation
@@ -106,7 +105,7 @@ def describe(answer: Explanation) -> str:
 @contextmanager
 def _open(path: Path | None) -> Iterator[IO[bytes]]:
     if path is None:
-        yield sys.stdin.buffer
+        yield stdin_bytes()
         return
     try:
         stream = path.open("rb")
