@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,6 +13,8 @@ from deploy_kit.bench.run import About
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import read_text
+
+_ABSOLUTE = re.compile(r"^(--?[\w-]+=|)([/~].*)$", re.DOTALL)
 
 
 class _PlanFile(BaseModel):
@@ -55,6 +59,18 @@ def about_plan(path: Path, arguments: tuple[str, ...] = ()) -> About:
         versions={**plan.versions, "stack": plan.stack},
         rehearsal=plan.rehearsal,
         arguments=arguments,
+    )
+
+
+def without_folders(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Given a command line's words, return them with only the names of files given by absolute paths: a
+    receipt is shared, and where this machine keeps its files is nobody's business.
+
+    >>> without_folders(["http://127.0.0.1:30000", "--plan", "/home/me/plan.json", "--prompts=/data/p.jsonl"])
+    ('http://127.0.0.1:30000', '--plan', 'plan.json', '--prompts=p.jsonl')
+    """
+    return tuple(
+        _ABSOLUTE.sub(lambda match: match[1] + (Path(match[2]).name or "/"), word) for word in arguments
     )
 
 

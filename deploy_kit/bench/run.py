@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -20,6 +20,7 @@ from deploy_kit.bench.prompts import PromptSet
 from deploy_kit.bench.stream import Client, Endpoint
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
+from deploy_kit.metrics.text import parse
 from deploy_kit.receipts import Host, Receipt, new_receipt
 from deploy_kit.receipts.bench import BenchSubject, BenchSummary, CellRound, Workload
 
@@ -71,6 +72,7 @@ class ServerFacts:
     device: str | None = None
     speculative: dict[str, Any] | None = None
     stand_in: str | None = None
+    plugin: dict[str, str] = field(default_factory=dict)  # labels of our plug-in's deploy_kit_plugin_info
     start: str | None = None  # SGLang draws a random seed at each start: it tells two starts apart
 
 
@@ -99,6 +101,7 @@ async def bench(
     client = Client(endpoint, headers=headers, timeout_seconds=settings.timeout_seconds)
     async with httpx.AsyncClient(headers=headers, timeout=10.0) as reader:
         facts = await read_server_facts(reader, endpoint, model)
+        facts = replace(facts, plugin=await read_plugin(reader, metrics))
         sender = Sender(
             client=client,
             interface=interface,
@@ -313,6 +316,44 @@ async def read_server_facts(reader: httpx.AsyncClient, endpoint: Endpoint, model
     )
 
 
+def merged_versions(
+    stack: Mapping[str, str], facts: ServerFacts
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Given the versions that the plan's stack pins and what the engine says of itself, return the versions,
+    where each is from ("engine" or "stack"), and a remark where they differ; what runs goes first."""
+    versions, sources = dict(stack), dict.fromkeys(stack, "stack")
+    said = facts.sglang_version or facts.plugin.get("sglang_version")
+    if not said:
+        return versions, sources, []
+    versions["sglang"], sources["sglang"] = said, "engine"
+    planned = stack.get("sglang")
+    differs = planned is not None and planned != said
+    return (
+        versions,
+        sources,
+        [f"the engine is SGLang {said}, the plan's stack pins {planned}"] if differs else [],
+    )
+
+
+def engine_words(facts: ServerFacts) -> dict[str, str]:
+    """Given what the engine says of itself, return what no stack pins: its device, our plug-in."""
+    words = {"device": facts.device, "plugin_deploy_kit_version": facts.plugin.get("deploy_kit_version"),
+             "plugin_hooks": facts.plugin.get("hooks")}  # fmt: skip
+    return {name: word for name, word in words.items() if word}
+
+
+async def read_plugin(reader: httpx.AsyncClient, metrics_url: str) -> dict[str, str]:
+    """Return the labels of our plug-in's `deploy_kit_plugin_info`; empty when the page has none."""
+    try:
+        page = await reader.get(metrics_url, follow_redirects=True)
+    except httpx.HTTPError:
+        return {}
+    for sample in parse(page.text).samples if page.status_code == 200 else ():
+        if sample.name == "deploy_kit_plugin_info":
+            return dict(sample.labels)
+    return {}
+
+
 def _receipt(
     cells: Sequence[CellRound],
     samples: Sequence[dict[str, Any]],
@@ -322,9 +363,7 @@ def _receipt(
     facts: ServerFacts,
     interface: Interface,
 ) -> Receipt:
-    versions = dict(about.versions)
-    if facts.sglang_version:
-        versions["sglang"] = facts.sglang_version
+    versions, versions_from, remarks = merged_versions(about.versions, facts)
     unknown = {} if "sglang" in versions else {"sglang version": "the server does not say"}
     subject = BenchSubject(
         profile=about.profile,
@@ -342,6 +381,8 @@ def _receipt(
         speculative=facts.speculative,
         server_start=about.server_start or facts.start,
         arguments=list(about.arguments),
+        versions_from=versions_from,
+        engine=engine_words(facts),
         stand_in=about.stand_in or facts.stand_in,
     )
     errors = Counter(str(sample["error"]) for sample in samples if sample["error"] is not None)
@@ -354,5 +395,7 @@ def _receipt(
         versions={**versions, "deploy-kit": __version__},
         subject=subject.model_dump(),
         samples=samples,
-        summary=BenchSummary(cells=list(cells), errors=dict(errors), unknown=unknown).model_dump(),
+        summary=BenchSummary(
+            cells=list(cells), errors=dict(errors), unknown=unknown, remarks=remarks
+        ).model_dump(),
     )

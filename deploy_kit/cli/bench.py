@@ -156,11 +156,13 @@ def _completed(about: About, server_start: str | None, rehearsal: bool) -> About
     import sys
     from dataclasses import replace
 
+    from deploy_kit.bench.about import without_folders
+
     return replace(
         about,
         server_start=server_start,
         rehearsal=about.rehearsal or rehearsal,
-        arguments=tuple(sys.argv[1:]),
+        arguments=without_folders(sys.argv[1:]),
     )
 
 

@@ -93,6 +93,7 @@ class BenchSummary(_Strict):
     cells: list[CellRound]
     errors: dict[str, int] = {}  # what went wrong → how often
     unknown: dict[str, str] = {}  # what could not be measured → why
+    remarks: list[str] = []
 
 
 class Workload(_Strict):
@@ -116,7 +117,10 @@ class BenchSubject(_Strict):
     workload: Workload
     speculative: dict[str, Any] | None = None
     server_start: str | None = None  # tells two starts of one plan apart
-    arguments: list[str] = []  # how to reproduce
+    arguments: list[str] = []  # how to reproduce; file names without their folders
+    # Where each of the receipt's versions is from: "engine" (its own word), "stack" (what the plan pins).
+    versions_from: dict[str, str] = {}
+    engine: dict[str, str] = {}  # what else the running engine says of itself
     stand_in: str | None = None  # what stood in for a real engine, if anything did
 
 
