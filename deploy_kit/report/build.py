@@ -153,7 +153,8 @@ def _assemble(
         section(
             "Verify anatomy",
             anatomy_figure(
-                cycles, "One cycle of each profile beside the baseline's decode step: draft, verify, gaps"
+                cycles,
+                "One cycle of each profile, beside the baseline's decode step",
             ),
         ),
         section("Break-even", break_even_row(decision, None if state is None else levers.series_of(state))),

@@ -93,7 +93,7 @@ class BreakEven:
 PART_NAMES = {
     "draft": "draft",
     "verify": "verify",
-    "gap": "gaps",
+    "gap": "gaps and waits",
     "other": "draft and gaps, not told apart",
     "decode": "decode step of the baseline",
 }

@@ -141,7 +141,7 @@ def anatomy_figure(cycles: Sequence[Cycle], caption: str) -> Figure | None:
     named = {
         "draft": "draft",
         "verify": "verify",
-        "gap": "gaps",
+        "gap": "gaps and waits",
         "other": "not told apart",
         "decode": "decode step",
     }

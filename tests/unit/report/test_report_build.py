@@ -108,8 +108,8 @@ def test_a_campaign_shows_every_lever_and_how_it_ended(story: Path, campaign_fil
     assert "no measurable effect" in text
     assert "+31.0 % (95 %: +25.0 to +37.0) helps" in text
     assert "accept length fell" in text
-    assert "30.00 ms = 4.00 draft + 25.00 verify + 1.00 gaps" in text  # before
-    assert "20.00 ms = 4.00 draft + 15.00 verify + 1.00 gaps" in text  # after
+    assert "30.00 ms = 4.00 draft + 25.00 verify + 1.00 gaps and waits" in text  # before
+    assert "20.00 ms = 4.00 draft + 15.00 verify + 1.00 gaps and waits" in text  # after
     assert content.facts["campaign"]["levers"]["nccl-tree"]["outcome"] == "failed"
     plain = markdown(content)
     for name in ("pcie-ipc", "numa-binding", "expert-parallel", "nccl-tree", "sm120-fusion"):
