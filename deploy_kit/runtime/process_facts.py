@@ -13,7 +13,8 @@ _SCHEDULER_NAMES = ("sglang::schedul", "sglang_schedule")
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """One look at a process group. Sums are over its living processes; bytes and seconds."""
+    """One look at a process group. Sums are over its living processes; bytes and seconds. `schedulers` and
+    `dead_schedulers` are the launcher's own children: alive, and ended but not waited for."""
 
     processes: int
     cpu_seconds: float
@@ -21,6 +22,7 @@ class GroupFacts:
     read_bytes: int
     stopped: tuple[tuple[int, str], ...]
     schedulers: frozenset[int]
+    dead_schedulers: frozenset[int] = frozenset()
 
 
 def look_at_group(group: int, proc: Path = Path("/proc")) -> GroupFacts:
@@ -28,6 +30,7 @@ def look_at_group(group: int, proc: Path = Path("/proc")) -> GroupFacts:
     count, cpu, resident, read = 0, 0.0, 0, 0
     stopped: list[tuple[int, str]] = []
     schedulers: set[int] = set()
+    dead: set[int] = set()
     for folder in proc.glob("[0-9]*"):
         try:
             head, _, rest = (folder / "stat").read_text().rpartition(")")
@@ -38,19 +41,22 @@ def look_at_group(group: int, proc: Path = Path("/proc")) -> GroupFacts:
             continue
         name = head.partition("(")[2]
         state = fields[0]
-        if state in "ZX":
-            continue
         pid = int(folder.name)
+        # The launcher's own children only: what a scheduler forks carries its name until it execs.
+        scheduler = name.startswith(_SCHEDULER_NAMES) and int(fields[1]) == group
+        if state in "ZX":
+            if scheduler:
+                dead.add(pid)
+            continue
         count += 1
         cpu += (int(fields[11]) + int(fields[12])) / _TICKS
         resident += int(fields[21]) * _PAGE
         if state in "Tt":
             stopped.append((pid, name))
-        # The launcher's own children only: what a scheduler forks carries its name until it execs.
-        if name.startswith(_SCHEDULER_NAMES) and int(fields[1]) == group:
+        if scheduler:
             schedulers.add(pid)
         read += _read_bytes(folder)
-    return GroupFacts(count, cpu, resident, read, tuple(stopped), frozenset(schedulers))
+    return GroupFacts(count, cpu, resident, read, tuple(stopped), frozenset(schedulers), frozenset(dead))
 
 
 def _read_bytes(folder: Path) -> int:

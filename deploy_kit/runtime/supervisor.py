@@ -228,7 +228,7 @@ class Supervisor:
             self._say(f"goes on: phase {self._phase}")
         with self._lock:
             self.watcher.note_silence(quiet.seconds if self._stalled and coming_up else None)
-        lost = self._schedulers - group.schedulers
+        lost = (self._schedulers - group.schedulers) | group.dead_schedulers
         self._lost_since = (self._lost_since or now) if lost else None
         self._schedulers |= group.schedulers
 

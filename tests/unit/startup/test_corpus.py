@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from startup_corpus import FAULTS, STEPS, VERDICT_AT, Fault, Log, generate
+from startup_corpus import FAULTS, STEPS, VERDICT_AT, Log, generate
+from startup_fault import Fault
 
 from deploy_kit.startup.causes import CAUSES
 from deploy_kit.startup.explain import explain_bytes

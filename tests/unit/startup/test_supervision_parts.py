@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 from deploy_kit.runtime.activity import ActivityMeter
@@ -81,6 +84,34 @@ def test_our_own_group() -> None:
     facts = look_at_group(os.getpgid(0))
     assert facts.processes >= 1
     assert facts.resident_bytes > 0
+
+
+def test_a_scheduler_that_ended_unseen_is_found() -> None:
+    """It was never looked at while it lived, and its launcher has not waited for it."""
+    program = (
+        "import ctypes, os, time\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    ctypes.CDLL(None).prctl(15, b'sglang::scheduler_TP0', 0, 0, 0)\n"
+        "    os._exit(9)\n"
+        "print(pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert launcher.stdout is not None
+    try:
+        scheduler = int(launcher.stdout.readline())
+        deadline = time.monotonic() + 10
+        while not (facts := look_at_group(launcher.pid)).dead_schedulers:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert (facts.dead_schedulers, facts.schedulers) == (frozenset({scheduler}), frozenset())
+    finally:
+        launcher.kill()
+        launcher.wait()
+        launcher.stdout.close()
 
 
 def test_memory_kills_are_read(tmp_path: Path) -> None:
