@@ -1,7 +1,7 @@
 """Faults that need a container around the engine: a memory limit, `docker stop` during a load and under load.
 
 They run where there is Docker and the image `deploy-kit/rehearsal-test:local` (`scripts/test.sh engine`
-builds it). The kit inside is the image's own.
+builds it). The kit inside is this checkout's, mounted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pytest
 
 IMAGE = os.environ.get("KIT_ENGINE_IMAGE", "deploy-kit/rehearsal-test:local")
 START_SECONDS = 240.0
+ROOT = Path(__file__).parents[3]
 
 
 def docker(*arguments: str, check: bool = True, seconds: float = 120.0) -> str:
@@ -68,13 +69,14 @@ class Container:
             "DEPLOY_KIT_STATE_DIR": "/state",
             "DEPLOY_KIT_ADDRESS": "0.0.0.0",
             "DEPLOY_KIT_ALLOW_MISSING_TELEMETRY": "1",
-            "PYTHONPATH": "",
+            "PYTHONPATH": "/src",
         }
         variables = [word for pair in environment.items() for word in ("--env", "=".join(pair))]
         docker(
             "run", "--detach", "--init", "--name", self.name, "--tmpfs", "/tmp:exec,mode=1777",
-            "--volume", f"{self.state_folder}:/state", "--publish", "127.0.0.1::30000", *variables, *options,
-            "--entrypoint", "deploy-kit", IMAGE, "serve", profile,
+            "--volume", f"{self.state_folder}:/state", "--volume", f"{ROOT}:/src:ro",
+            "--publish", "127.0.0.1::30000", *variables, *options,
+            "--entrypoint", "python", IMAGE, "-m", "deploy_kit", "serve", profile,
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
