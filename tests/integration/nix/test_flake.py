@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,9 +30,10 @@ pytestmark = pytest.mark.skipif(shutil.which("nix") is None, reason="nix is not 
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy without .git and .venv: Nix copies the whole folder into its store."""
     folder = tmp_path_factory.mktemp("flake")
-    for name in ("flake.nix", "flake.lock"):
+    for name in ("flake.nix", "flake.lock", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "configs", folder / "configs")
+    for name in ("configs", "deploy_kit", "docker", "requirements", "tests/unit"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "monitoring/prometheus", folder / "monitoring/prometheus")
     shutil.copytree(STUB, folder / "stub")
     return folder
@@ -87,3 +91,93 @@ def test_the_lock_fits_the_flake(copy: Path) -> None:
     done = nix(copy, "flake", "metadata", "--json", f"path:{copy}", "--no-update-lock-file")
     locked = json.loads(done.stdout)["locks"]["nodes"]["nixpkgs"]["locked"]
     assert locked["rev"] == json.loads((ROOT / "flake.lock").read_text())["nodes"]["nixpkgs"]["locked"]["rev"]
+
+
+@pytest.fixture(scope="module")
+def with_wheels(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copy with the wheels of requirements/runtime.txt, as docs/images.md says to fetch them."""
+    folder = tmp_path_factory.mktemp("with-wheels") / "flake"
+    shutil.copytree(copy, folder)
+    fetched = subprocess.run(
+        [
+            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes",
+            "--only-binary", ":all:", "-r", str(folder / "requirements/runtime.txt"),
+            "-d", str(folder / "wheels"),
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if fetched.returncode != 0:
+        pytest.skip(f"no package index answers: {fetched.stderr.strip().splitlines()[-1]}")
+    return folder
+
+
+def test_an_image_without_its_wheels_says_what_to_fetch(copy: Path) -> None:
+    done = nix(copy, "build", "--no-link", f"path:{copy}#exporter-image", *stubbed(copy), check=False)
+    assert done.returncode != 0
+    assert "there is no folder wheels/" in done.stderr
+    assert "runtime.txt" in done.stderr
+
+
+def test_the_exporter_s_image_holds_the_locked_packages_and_its_labels(with_wheels: Path) -> None:
+    out = with_wheels / "image"
+    nix(
+        with_wheels,
+        "build",
+        "--out-link",
+        str(out),
+        f"path:{with_wheels}#exporter-image",
+        *stubbed(with_wheels),
+    )
+    stack = tomllib.loads((ROOT / "configs/stacks/current.toml").read_text())
+    with tarfile.open(out) as image:
+        manifest = json.load(image.extractfile("manifest.json"))[0]  # type: ignore[arg-type]
+        config = json.load(image.extractfile("config.json"))["config"]  # type: ignore[arg-type]
+        with tarfile.open(fileobj=image.extractfile("layer.tar")) as layer:
+            names = layer.getnames()
+    assert manifest["RepoTags"] == [f"deploy-kit/exporter:{stack['image'].partition(':')[2]}"]
+    assert config["User"] == "10001:10001"
+    assert config["Labels"]["io.deploy-kit.stack"] == "current"
+    assert config["Labels"]["io.deploy-kit.sglang"] == stack["versions"]["sglang"]
+    assert config["Labels"]["io.deploy-kit.torch"] == stack["versions"]["torch"]
+    assert any(name.endswith("site-packages/deploy_kit/exporter/server.py") for name in names)
+    assert "./opt/deploy-kit/configs/stacks/current.toml" in names
+    for line in (ROOT / "requirements/runtime.txt").read_text().splitlines():
+        name, _, version = line.partition(" ")[0].partition("==")
+        if version and ";" not in line:
+            info = f"{name.replace('-', '_')}-{version}.dist-info"
+            assert any(info in entry for entry in names), info
+
+
+def test_a_wheel_with_another_hash_is_refused(with_wheels: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "flake"
+    shutil.copytree(with_wheels, folder, symlinks=True)
+    wheel = next((folder / "wheels").glob("rich-*.whl"))
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+    done = nix(folder, "build", "--no-link", f"path:{folder}#exporter-image", *stubbed(folder), check=False)
+    assert done.returncode != 0
+    assert "HASHES" in done.stderr
+    assert "rich" in done.stderr
+
+
+@pytest.mark.parametrize("image", ["exporter", "rehearsal"])
+def test_both_images_evaluate(copy: Path, image: str) -> None:
+    """Nothing is built: the rehearsal image's wheels are two gigabytes."""
+    done = nix(copy, "eval", "--raw", f"path:{copy}#{image}-image.drvPath", *stubbed(copy))
+    assert done.stdout.endswith(".drv")
+
+
+def test_the_shell_has_what_the_commands_need(copy: Path) -> None:
+    done = nix(
+        copy,
+        "develop",
+        f"path:{copy}",
+        *stubbed(copy),
+        "--command",
+        "sh",
+        "-c",
+        "echo $DEPLOY_KIT_SGLANG_VERSION",
+        check=False,
+    )
+    stack = tomllib.loads((ROOT / "configs/stacks/current.toml").read_text())
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == stack["versions"]["sglang"]

@@ -14,17 +14,36 @@
       };
       packagesFor = system: rec {
         stub = name: derive system name "mkdir -p $out/bin; echo stub > $out/bin/${name}";
-        python311 = stub "python3";
+        python311 = stub "python3" // { withPackages = _: stub "python3-with-packages"; };
         ansible = stub "ansible";
         docker-client = stub "docker";
         docker-compose = stub "docker-compose";
         git = stub "git";
         gnumake = stub "make";
         hadolint = stub "hadolint";
+        bashInteractive = derive system "bash" "mkdir -p $out/bin; ln -s /bin/bash $out/bin/bash"; # `nix develop` runs it
+        binutils = stub "strip";
+        coreutils = stub "ls";
+        gcc = stub "gcc";
+        numactl = stub "numactl";
+        patch = stub "patch";
+        ruff = stub "ruff";
+        uv = stub "uv";
+        zlib = stub "zlib";
+        stdenv.cc.cc.lib = stub "libstdc++";
         prometheus = stub "promtool";
         prometheus-alertmanager = stub "amtool";
         shellcheck = stub "shellcheck";
-        mkShell = arguments: derive system "shell" "echo ${toString arguments.packages} > $out";
+        # `nix develop` asks for the variables, and for the name of an output.
+        mkShell = arguments: derivation ((removeAttrs arguments [ "packages" ]) // {
+          inherit system;
+          name = "shell";
+          builder = "/bin/bash";
+          outputs = [ "out" ];
+          PATH = "/usr/bin:/bin";
+          packages = toString arguments.packages;
+          args = [ "-euc" "echo $packages > $out\n:" ];
+        });
         writeShellScript = name: text: derive system name ''
           { echo '#!/bin/bash'; cat <<'TEXT'
           ${text}
@@ -34,9 +53,26 @@
         '';
         runCommand = name: arguments: script:
           derive system name (
-            # The stand-in's promtool does nothing; the real one runs in the test command.
-            "promtool() { test -e \"$3\"; }\n" + script
+            # The stand-ins' promtool, ruff and pytest do nothing but look for what they are given; the real ones run
+            # in the test command. python3 is the machine's own.
+            ''
+              promtool() { test -e "$3"; }
+              ruff() { test -e "''${@: -1}"; }
+              python3() { if [ "$2" = pytest ]; then test -e "''${@: -1}"; else /usr/bin/python3 "$@"; fi; }
+            '' + script
           );
+        # Writes what `docker load` reads: one layer with the contents and all they refer to.
+        dockerTools.buildLayeredImage = { name, tag, contents, config, extraCommands ? "" }:
+          derive system "image" ''
+            mkdir root; cd root
+            ${extraCommands}
+            for path in ${toString contents}; do mkdir -p nix/store; cp -r "$path" nix/store/; cp -rT "$path" .; done
+            tar --create --file ../layer.tar .
+            cd ..
+            cp ${builtins.toFile "config.json" (builtins.unsafeDiscardStringContext (builtins.toJSON { inherit config; architecture = "amd64"; os = "linux"; }))} config.json
+            echo '[{"Config": "config.json", "RepoTags": ["${name}:${tag}"], "Layers": ["layer.tar"]}]' > manifest.json
+            tar --create --file $out manifest.json config.json layer.tar
+          '';
       };
     in
     {
