@@ -1,5 +1,5 @@
-"""What a real pip says of a wrong hash and of a missing wheel becomes an error that names the lock's line, found
-and allowed; and nothing is installed."""
+"""What a real pip says of a wrong hash and of a missing wheel becomes an error that names the lock's line,
+found and allowed; and nothing is installed."""
 
 from __future__ import annotations
 
