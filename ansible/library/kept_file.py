@@ -27,7 +27,10 @@ options:
     default: present
     choices: [present, original]
     description: original puts back what was there before provisioning, or does nothing.
-  validate: {type: str, default: "", description: A command that must accept the new content; %s is a file with it.}
+  validate:
+    type: str
+    default: ""
+    description: A command that must accept the new content; %s is a file with it.
   folder: {type: path, default: /var/lib/deploy-kit/provision, description: Where originals are kept.}
 author: [deploy-kit]
 """
