@@ -23,17 +23,22 @@ def up(
     prometheus_port: int | None = typer.Option(
         None, "--prometheus-port", min=1, max=65535, help="Prometheus's loopback port."
     ),
+    monitoring: str | None = typer.Option(
+        None, "--monitoring", help="full (Alertmanager, exporters, Grafana too) or prometheus. Default: full."
+    ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would change; change nothing."),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
-    """Set up this machine, build the images, bring PROFILE up with Prometheus beside it, wait until a real
-    completion comes back, and say where everything is. Run again, it changes nothing."""
+    """Set up this machine, build the images, bring PROFILE up with its monitoring beside it, wait until a
+    real completion comes back, and say where everything is. Run again, it changes nothing."""
     from deploy_kit.deploy.checkout import find_checkout
     from deploy_kit.deploy.progress import StepProgress
     from deploy_kit.deploy.up import Wish, bring_up, describe_report
     from deploy_kit.output import print_json
 
-    wish = Wish(profile, host, model, stack, tuple(lever), rehearsal, port, prometheus_port)
+    if monitoring not in (None, "full", "prometheus"):
+        raise typer.BadParameter("full or prometheus", param_hint="--monitoring")
+    wish = Wish(profile, host, model, stack, tuple(lever), rehearsal, port, prometheus_port, monitoring)
     with StepProgress() as progress:
         answer = bring_up(wish, find_checkout(), dry_run=dry_run, on_event=progress.show)
     if as_json:

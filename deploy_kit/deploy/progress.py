@@ -16,9 +16,10 @@ from deploy_kit.output import stderr_console
 _SLOW = {
     "Install the packages": "apt",
     "Build the image": "the first takes two to four minutes; log: var/build-rehearsal.log",
-    "Build Prometheus from Debian's packages": "apt in a container",
+    "Choose between upstream images and Debian's packages": "a registry is asked",
+    "Build the monitoring from Debian's packages": "apt in a container",
     "Start the engine": "until a real completion comes back",
-    "Start Prometheus": "until it answers",
+    "Start the monitoring": "until all of it answers",
 }
 
 

@@ -40,6 +40,7 @@ class Wish:
     rehearsal: bool | None = None
     port: int | None = None
     prometheus_port: int | None = None
+    monitoring: str | None = None
 
     def variables(self) -> dict[str, Any]:
         """Return Ansible's extra variables; only what was asked for, so that inventories can say the rest."""
@@ -51,6 +52,7 @@ class Wish:
             "engine_stack": self.stack,
             "engine_levers": list(self.levers),
             "monitoring_prometheus_port": self.prometheus_port,
+            "monitoring_level": self.monitoring,
         }
         variables |= {name: value for name, value in asked.items() if value}
         if self.rehearsal is not None:
@@ -142,6 +144,13 @@ def describe_report(answer: Mapping[str, Any]) -> Sequence[str]:
         f"engine         {report['url']}",
         f"API key        in {report['api_key_file']}",
         f"Prometheus     {report['prometheus']}",
+        *(
+            f"{name:<14} {report[key]}"
+            for name, key in (("Alertmanager", "alertmanager"), ("Grafana", "grafana"))
+            if report.get(key)
+        ),
+        *(f"left out       {text}" for text in report.get("monitoring_left_out") or []),
+        f"receipts       {report.get('receipts', '')}  (deploy-kit bench … --receipts)",
         f"completion     {report['completion_tokens']} tokens: {str(report['completion'])[:60]!r}",
         f"accept length  {measured}"
         + (f" (constructed to be {float(known):.2f})" if known and accept else ""),

@@ -58,19 +58,55 @@ class Deployment:
     answer: dict[str, Any]
 
 
+def _is_up(deployment: Deployment) -> bool:
+    state = run("docker", "inspect", "--format", "{{.State.Health.Status}}", deployment.container)
+    return state.stdout.strip() == "healthy"
+
+
 @pytest.fixture(scope="session")
 def bring_up() -> Callable[[str], Deployment]:
-    """Return a function that brings a profile up and says where it is."""
+    """Return a function that brings a profile up, unless it is the one that is up, and says where it is."""
+    current: list[Deployment] = []
 
     def up(profile: str) -> Deployment:
+        if current and current[-1].profile == profile and _is_up(current[-1]):
+            return current[-1]
         answer = deploy_kit("up", "--profile", profile)
         report = answer["report"]
-        return Deployment(
+        deployment = Deployment(
             profile=profile,
             container=f"deploy-kit-{SERVICES[profile]}-1",
             url=report["url"].removesuffix("/v1"),
             key=Path(report["api_key_file"]).read_text().strip(),
             answer=answer,
         )
+        current.append(deployment)
+        return deployment
 
     return up
+
+
+@pytest.fixture(scope="session")
+def bench(
+    bring_up: Callable[[str], Deployment], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Return a function that measures a profile once with `deploy-kit bench`, into the folder that the
+    engines see, and returns the receipt's file."""
+    measured: dict[str, Path] = {}
+
+    def measure(profile: str) -> Path:
+        if profile not in measured:
+            deployment = bring_up(profile)
+            report = deployment.answer["report"]
+            plan = tmp_path_factory.mktemp("plan") / "plan.json"
+            plan.write_text(json.dumps(deploy_kit("plan", profile, "--host", "rehearsal")))
+            # One to eight streams: the plan's limit, so that whatever runs later lies between them.
+            load = ("--concurrency", "1,2,4,8", "--rounds", "1", "--requests", "1", "--output-tokens", "96")
+            answer = deploy_kit(
+                "bench", deployment.url, "--plan", str(plan), *load,
+                "--api-key-file", report["api_key_file"], "--receipts", report["receipts"],
+            )  # fmt: skip
+            measured[profile] = Path(answer["file"])
+        return measured[profile]
+
+    return measure

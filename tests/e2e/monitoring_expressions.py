@@ -14,13 +14,17 @@ QUIET = "an alert: no answer means that nothing is wrong"
 # Expressions without data on a live rehearsal under a few requests, by a part of the expression: the reason.
 EXCEPTIONS = {
     "DCGM_FI_": NO_GPU,
-    "node_": "needs node-exporter, which the test's compose project does not start",
-    "deploy_kit_engine_scrape_errors_total": "counts errors: no series until the first error",
-    "deploy_kit_startup_progress_ratio": "only within a phase that has a measure, not when serving",
-    # Two or three concurrent requests: one verify serves 1 to 4 of them, never more.
-    ">= 16.5": "needs more than 16 requests in one verify",
-    ">= 4.5": "needs more than 4 requests in one verify",
+    ">= 16.5": "needs more than 16 requests in one verify; the rehearsal's plan allows 8 at once",
 }
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a dashboard; `excused` when its description says that it needs GPUs."""
+
+    where: str
+    expressions: tuple[str, ...]
+    excused: bool
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,19 @@ def fill_in(expression: str) -> str:
 
 def _exception(expression: str) -> str | None:
     return next((reason for part, reason in EXCEPTIONS.items() if part in expression), None)
+
+
+def all_panels() -> list[Panel]:
+    """Return every panel of the dashboards, in their order."""
+    return [
+        Panel(
+            f"{path.stem}: {panel['title']}",
+            tuple(fill_in(target["expr"]) for target in panel["targets"]),
+            "Needs GPUs" in panel["description"],
+        )
+        for path in sorted((ROOT / "monitoring/grafana/dashboards").glob("*.json"))
+        for panel in json.loads(path.read_text())["panels"]
+    ]
 
 
 def all_expressions() -> list[Asked]:

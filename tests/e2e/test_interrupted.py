@@ -13,7 +13,7 @@ from .conftest import ROOT, deploy_kit
 pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.slow]
 
 # Steps that are said when they begin. The engine's start is the one with most to lose.
-STEPS = ["Build the image", "Start the engine", "Start Prometheus"]
+STEPS = ["Build the image", "Start the engine", "Start the monitoring"]
 ALWAYS = "Start the engine"
 
 

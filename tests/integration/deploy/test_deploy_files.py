@@ -21,7 +21,7 @@ def role(name: str, file: str) -> Any:
     return yaml.safe_load((ROOT / "ansible/roles" / name / file).read_text())
 
 
-def compose(overlay: str) -> Any:
+def compose(*overlays: str, profiles: str = "") -> Any:
     if shutil.which("docker") is None:
         pytest.skip("no docker command: `make up` installs it")
     done = subprocess.run(
@@ -30,8 +30,7 @@ def compose(overlay: str) -> Any:
             "compose",
             "-f",
             "compose.yaml",
-            "-f",
-            f"compose.{overlay}.yaml",
+            *(word for overlay in overlays for word in ("-f", f"compose.{overlay}.yaml")),
             "config",
             "--format",
             "json",
@@ -45,6 +44,7 @@ def compose(overlay: str) -> Any:
             "HOME": os.environ.get("HOME", "/"),
             "DEPLOY_KIT_IMAGE": "engine:1",
             "DEPLOY_KIT_PROMETHEUS_IMAGE": "prometheus:1",
+            "COMPOSE_PROFILES": profiles,
         },
     )
     if "is not a docker command" in done.stderr:
@@ -82,6 +82,32 @@ def test_every_service_is_locked_down(overlay: str) -> None:
     assert len({service["ports"][0]["published"] for service in services.values()}) == len(services)
 
 
+def test_the_monitoring_is_locked_down_and_leaves_nothing_out_with_a_registry() -> None:
+    services = compose("gpu", "monitoring", profiles="gpu")["services"]
+    assert set(services) == {
+        *ENGINES, "prometheus", "alertmanager", "node-exporter", "grafana", "dcgm-exporter",
+    }  # fmt: skip
+    for name in ("alertmanager", "node-exporter", "grafana"):
+        service = services[name]
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges"], name
+        assert service["user"].split(":")[0] != "0", name
+        assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}, name
+        assert "healthcheck" in service, name
+        assert "@sha256:" in service["image"], name
+    assert services["dcgm-exporter"]["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "cdi"
+
+
+@pytest.mark.parametrize("overlay", ["gpu", "rehearsal"])
+def test_without_a_registry_grafana_and_dcgm_exporter_are_left_out(overlay: str) -> None:
+    services = compose(overlay, "monitoring", "monitoring-debian", profiles="gpu")["services"]
+    assert set(services) == {*ENGINES, "prometheus", "alertmanager", "node-exporter"}
+    for name in ("alertmanager", "node-exporter"):
+        assert services[name]["image"] == f"deploy-kit/{name}:debian"
+        assert services[name]["pull_policy"] == "never"
+
+
 def test_gpus_are_asked_for_with_gpus_only() -> None:
     with_gpus, without = compose("gpu")["services"], compose("rehearsal")["services"]
     for name in ENGINES:
@@ -91,7 +117,13 @@ def test_gpus_are_asked_for_with_gpus_only() -> None:
         assert with_gpus[name]["healthcheck"]["start_period"] == "45m0s"
         assert "deploy" not in without[name]
         assert "ulimits" not in without[name]
-        assert "volumes" not in without[name]
+        (receipts,) = without[name]["volumes"]
+        assert receipts["target"] == "/var/lib/deploy-kit/receipts"
+        assert receipts["read_only"] is True
+        assert {volume["target"] for volume in with_gpus[name]["volumes"]} == {
+            "/models", "/etc/deploy-kit", "/var/lib/deploy-kit/receipts",
+        }  # fmt: skip
+        assert all(volume["read_only"] for volume in with_gpus[name]["volumes"])
 
 
 def test_the_playbook_parses() -> None:
