@@ -60,6 +60,7 @@ def _name(run: Run, failure: Failure) -> Finding | None:
         ready=failure.ready_before,
         speculative=bool(run.args.get("speculative_draft_model_path"))
         or str(run.args.get("speculative_algorithm") or "None") not in ("None", "NGRAM"),
+        quantized=run.args.get("quantization") not in (None, "None", "unquant"),
         draft_path=str(run.args["speculative_draft_model_path"])
         if run.args.get("speculative_draft_model_path")
         else None,

@@ -25,6 +25,7 @@ class Place:
     drafting: bool = False
     ready: bool = False
     speculative: bool = False
+    quantized: bool = False
     draft_path: str | None = None
     rank: int | None = None
     percent: float | None = None

@@ -56,6 +56,13 @@ def draft_or(other: str) -> Callable[[Place, re.Match[str]], str]:
     return choose
 
 
+def inherited_or_mismatch(place: Place, match: re.Match[str]) -> str:
+    """A plain `.weight` that the drafter's class does not know: a quantization taken over from the target
+    renames its parameters; without one the drafter itself does not fit."""
+    plain = re.search(r"KeyError: '[\w.]+\.weight'", match.string)
+    return "quantization" if place.quantized and plain else "drafter-mismatch"
+
+
 def missing_path(place: Place, match: re.Match[str]) -> str:
     """Whose file or folder is missing."""
     path = (named_groups(match).get("path") or given_name(match.string)).rstrip("/.")

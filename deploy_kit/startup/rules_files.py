@@ -8,6 +8,7 @@ from deploy_kit.startup.rule_choice import (
     ARGUMENT_FRAMES,
     draft_or,
     hub_or_path,
+    inherited_or_mismatch,
     is_draft,
     missing_path,
     refused,
@@ -148,7 +149,7 @@ RULES: tuple[Rule, ...] = (
         "tensors do not fit{draft}: {first}",
     ),
     rule(
-        "drafter-mismatch",
+        inherited_or_mismatch,
         r"NoneType|has no attribute|^KeyError|^IndexError|^AssertionError|^AttributeError|^TypeError",
         "the drafter's weights or class do not fit: {first}",
         where=r"eagle|draft|nextn|_mtp",

@@ -118,11 +118,14 @@ class StartupWatcher:
 
     def _arguments(self, line: Line) -> None:
         run = self._journal.run
+        # A second dump is another start's: whatever was raised before it ended the first.
+        again = bool(run.args) and any(failure.raised for failure in run.failures)
         if (
             run.deaths
             or run.finished
             or run.ready
             or run.stage > (0, 0)
+            or again
             or any(f.fatal for f in run.failures)
         ):
             answer = self.explain()
@@ -130,6 +133,8 @@ class StartupWatcher:
             self._attempts += 1
             self._journal.begin_again()
             self._blocks = BlockReader()
+        # The first thing that an engine says of itself: a traceback before it was of something handled.
+        self._journal.alive(line, strong=True)
         read_arguments(self._journal, line)
 
     def _block(self, line: Line) -> None:
