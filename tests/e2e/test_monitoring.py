@@ -25,7 +25,7 @@ from deploy_kit.receipts.bench import parse_bench
 from .conftest import Deployment
 from .conftest import run as run_command
 
-TOKENS = 400
+TOKENS = 200
 # Requests at once → for how long (a few recorded values of each band; windows are up to a minute).
 LOADS = {1: 40.0, 3: 40.0, 8: 40.0}
 GONE_SECONDS = 15.0
@@ -39,7 +39,7 @@ MOMENTARY = (
     "deploy_kit:accept_length:by_band", "deploy_kit:tokens_per_second:sum",
 )  # fmt: skip
 
-pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def complete(deployment: Deployment) -> None:
             "max_tokens": TOKENS,
             "temperature": 0,
         },
-        timeout=120,
+        timeout=300,
     )
     answer.raise_for_status()
     assert answer.json()["usage"]["completion_tokens"] == TOKENS
@@ -245,11 +245,11 @@ def test_a_frozen_engine_s_numbers_are_gone_within_15_seconds(run: Run) -> None:
     signal_engine(run, "SIGSTOP")
     try:
         left = gone(run)
-        alive = now(run, 'deploy_kit_up{service="kimi-eagle"}')
+        said = wait_for(lambda: now(run, 'deploy_kit_up{service="kimi-eagle"} == 0'), GONE_SECONDS)
     finally:
         signal_engine(run, "SIGCONT")
     assert left == {}
-    assert [one["value"][1] for one in alive] == ["0"], "the exporter itself must go on and say so"
+    assert said, "the exporter itself must go on and say so"
     busy(run)
     assert wait_for(lambda: now(run, SPEED_UP), 30), "the numbers come back with the engine"
 
