@@ -92,7 +92,7 @@ def main() -> int:
     """Run the pairs and print what they measured."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--folder", type=Path, required=True, help="a folder on the disk to measure")
-    parser.add_argument("--gigabytes", type=float, default=1.15)
+    parser.add_argument("--gigabytes", type=float, default=2.38)
     parser.add_argument("--pairs", type=int, default=5)
     given = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="drafter-remap-", dir=given.folder))

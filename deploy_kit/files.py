@@ -32,7 +32,7 @@ def write_atomically(path: str | Path, content: str | bytes, *, mode: int = 0o64
         Path(temporary).chmod(mode)
         Path(temporary).replace(path)
         temporary = None
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise file_error("cannot write", path, error) from error
     finally:
@@ -88,8 +88,9 @@ def file_error(doing: str, path: Path, error: OSError) -> DeployKitError:
     return DeployKitError(f"{doing} {path}: {error.strerror or error}", file=path, exit_code=ExitCode.INPUT)
 
 
-def _sync_folder(folder: Path) -> None:
-    # The rename itself must survive a power cut; some file systems refuse to sync a folder.
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to the disk, so that a rename in it survives a power cut. Some file systems
+    refuse; that is no error."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

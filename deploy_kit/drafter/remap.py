@@ -13,7 +13,9 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,7 +39,7 @@ from deploy_kit.drafter.weights_file import (
 )
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
-from deploy_kit.files import file_error
+from deploy_kit.files import file_error, sync_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +52,8 @@ _Fill = Callable[["NDArray[np.int64]"], "NDArray[Any]"]
 # Measured on ext4: writes of 8 MiB at a time were eight times slower than writes of up to 1 MiB.
 _WRITE_BYTES = 2**18
 _COPY_BYTES = 2**18
+_KERNEL_COPY_BYTES = 32 * 2**20
+_HAND_OVER_BYTES = 32 * 2**20
 _ROWS_BYTES = 8 * 2**20
 # Small enough to stay in a core's cache while it is converted and added up.
 _MEAN_BYTES = 2**19
@@ -197,9 +201,12 @@ def write_remap(
     source is as it was; only a kill leaves a hidden `.{name}.remap-*` beside it, which may be deleted.
     """
     _check_place(plan, out)
-    fill = _filler(plan, initial, target)
     aside = out.parent / f".{out.name}.remap-{secrets.token_hex(4)}"
+    stop = threading.Event()
+    # The mean row is added up beside the copying: it takes about as long.
+    beside = ThreadPoolExecutor(max_workers=1)
     try:
+        fill = _filler(plan, initial, target, beside, stop)
         if plan.source.is_dir():
             aside.mkdir()
             _write_folder(plan, aside, fill, progress)
@@ -208,10 +215,12 @@ def write_remap(
         if out.exists() or out.is_symlink():  # someone else was quicker
             raise _exists(out)
         aside.rename(out)
-        _sync(out.parent)
+        sync_folder(out.parent)
     except OSError as error:
         raise file_error("cannot write", out, error) from error
     finally:
+        stop.set()
+        beside.shutdown()
         _remove(aside)
 
 
@@ -278,7 +287,7 @@ def _write_folder(plan: RemapPlan, aside: Path, fill: _Fill, progress: Callable[
     config = plan.source / "config.json"
     if config.is_file():
         _write_bytes(aside / "config.json", _new_config(plan, config))
-    _sync(aside)
+    sync_folder(aside)
 
 
 def _new_index(plan: RemapPlan, path: Path, grown: int) -> bytes:
@@ -345,22 +354,21 @@ def _write_file(
     """Write one weights file; return by how many bytes its tensors grew."""
     pieces = _pieces(plan, file)
     with file.path.open("rb", buffering=0) as source, out.open("wb", buffering=0) as target:
+        output = _Output(target.fileno(), progress)
         old_layout = [(t.name, t.dtype, t.shape) for t in file.tensors]
         if [(p.name, p.dtype, p.shape) for p in pieces] == old_layout:
-            _copy_range(source.fileno(), target.fileno(), 0, file.data_start, progress)
+            output.copy(source.fileno(), 0, file.data_start)
         else:
             listed = [(p.name, p.dtype, p.shape, p.size_bytes) for p in pieces]
-            _write_all(target.fileno(), header_bytes(listed, file.metadata))
+            output.write(header_bytes(listed, file.metadata))
         for start, content, count in _runs(pieces):
             if content is None:
                 for rows in _head_rows(plan, source.fileno(), fill):
-                    _write_all(target.fileno(), rows)
-                    progress(len(rows))
+                    output.write(rows)
             elif isinstance(content, bytes):
-                _write_all(target.fileno(), content)
-                progress(len(content))
+                output.write(content)
             else:
-                _copy_range(source.fileno(), target.fileno(), start, count, progress)
+                output.copy(source.fileno(), start, count)
         os.fsync(target.fileno())
     return sum(p.size_bytes for p in pieces) - sum(t.size_bytes for t in file.tensors)
 
@@ -412,7 +420,13 @@ def _head_rows(plan: RemapPlan, source: int, fill: _Fill) -> Iterator[memoryview
         yield view
 
 
-def _filler(plan: RemapPlan, initial: Initial, target: Path | None) -> _Fill:
+def _filler(
+    plan: RemapPlan,
+    initial: Initial,
+    target: Path | None,
+    beside: ThreadPoolExecutor,
+    stop: threading.Event,
+) -> _Fill:
     """Return what makes the rows of tokens that the source has none for, in the head's own dtype."""
     import numpy as np
 
@@ -421,8 +435,8 @@ def _filler(plan: RemapPlan, initial: Initial, target: Path | None) -> _Fill:
     if initial == "zero" or not plan.initialised:
         return lambda _: zeros
     if initial == "mean":
-        mean = from_float32(_mean_row(plan.head), dtype)
-        return lambda _: mean
+        mean = beside.submit(_mean_row, plan.head, stop)
+        return lambda _: mean.result()
     head = _target_head(plan, target)
     return lambda tokens: np.stack(
         [
@@ -432,14 +446,28 @@ def _filler(plan: RemapPlan, initial: Initial, target: Path | None) -> _Fill:
     )
 
 
-def _mean_row(head: Tensor) -> NDArray[np.float32]:
+def _mean_row(head: Tensor, stop: threading.Event) -> NDArray[Any]:
+    """Return the mean of all rows in the head's own dtype, [1, width]; whatever once `stop` is set."""
     import numpy as np
 
     total = np.zeros(head.shape[1], dtype=np.float64)
     row_bytes = head.size_bytes // head.shape[0]
-    with np.errstate(all="ignore"):  # NaN and infinity are looked for below
+    most = max(1, min(head.shape[0], _MEAN_BYTES // max(1, row_bytes)))
+    # Buffers of its own, used again: fresh ones for each piece cost as much as the sum.
+    stored = np.empty((most, head.shape[1]), dtype=NUMPY_TYPES[head.dtype])
+    bits = np.empty(stored.shape, dtype=np.uint32)
+    with head.file.open("rb", buffering=0) as source, np.errstate(all="ignore"):  # NaN is looked for below
         for batch in batches(head.shape[0], row_bytes, _MEAN_BYTES):
-            total += as_float32(read_array(head, batch), head.dtype).sum(axis=0)
+            if stop.is_set():
+                break
+            rows = batch.stop - batch.start
+            view = stored.view(np.uint8).reshape(-1).data[: rows * row_bytes]
+            _read_into(source.fileno(), view, head.start + batch.start * row_bytes, head.file)
+            if head.dtype == "BF16":
+                np.left_shift(stored[:rows], 16, out=bits[:rows], dtype=np.uint32)
+                total += bits[:rows].view(np.float32).sum(axis=0)
+            else:
+                total += as_float32(stored[:rows], head.dtype).sum(axis=0)
     mean = (total / head.shape[0]).astype(np.float32)[None, :]
     if not np.isfinite(mean).all():
         raise DeployKitError(
@@ -449,7 +477,7 @@ def _mean_row(head: Tensor) -> NDArray[np.float32]:
             remedy="--init zero or target; deploy-kit drafter check --every-value finds the damage",
             exit_code=ExitCode.INPUT,
         )
-    return mean
+    return from_float32(mean, head.dtype)
 
 
 def _target_head(plan: RemapPlan, target: Path | None) -> Tensor:
@@ -475,31 +503,57 @@ def _target_head(plan: RemapPlan, target: Path | None) -> Tensor:
 
 def _copy_file(source: Path, out: Path, progress: Callable[[int], None]) -> None:
     with source.open("rb", buffering=0) as reading, out.open("wb", buffering=0) as writing:
-        _copy_range(reading.fileno(), writing.fileno(), 0, os.fstat(reading.fileno()).st_size, progress)
+        size = os.fstat(reading.fileno()).st_size
+        _Output(writing.fileno(), progress).copy(reading.fileno(), 0, size)
         os.fsync(writing.fileno())
 
 
-def _copy_range(source: int, target: int, start: int, count: int, progress: Callable[[int], None]) -> None:
-    """Append `count` bytes of `source` from `start` to `target`: in the kernel where that works."""
-    in_kernel = hasattr(os, "copy_file_range")
-    end = start + count
-    while start < end:
-        copied = 0
-        if in_kernel:
-            try:
-                copied = os.copy_file_range(source, target, min(end - start, 64 * 2**20), offset_src=start)
-            except OSError as error:
-                if error.errno not in _NO_KERNEL_COPY:
-                    raise
-            in_kernel = copied > 0
-        if not copied:
-            data = os.pread(source, min(end - start, _COPY_BYTES), start)
-            if not data:
-                raise OSError(errno.EIO, "the source became shorter while it was copied")
-            _write_all(target, data)
-            copied = len(data)
-        start += copied
-        progress(copied)
+class _Output:
+    """A file that is written in order. What is written is handed to the disk on the way, so that the disk
+    works beside the copying and the flush at the end finds little left."""
+
+    def __init__(self, descriptor: int, progress: Callable[[int], None]) -> None:
+        self._descriptor = descriptor
+        self._progress = progress
+        self._position = self._handed = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        _write_all(self._descriptor, data)
+        self._written(len(data))
+
+    def copy(self, source: int, start: int, count: int) -> None:
+        """Append `count` bytes of `source` from `start`: in the kernel where that works."""
+        in_kernel = hasattr(os, "copy_file_range")
+        end = start + count
+        while start < end:
+            copied = 0
+            if in_kernel:
+                try:
+                    wanted = min(end - start, _KERNEL_COPY_BYTES)
+                    copied = os.copy_file_range(source, self._descriptor, wanted, offset_src=start)
+                except OSError as error:
+                    if error.errno not in _NO_KERNEL_COPY:
+                        raise
+                in_kernel = copied > 0
+            if copied:
+                self._written(copied)
+            else:
+                data = os.pread(source, min(end - start, _COPY_BYTES), start)
+                if not data:
+                    raise OSError(errno.EIO, "the source became shorter while it was copied")
+                self.write(data)
+                copied = len(data)
+            start += copied
+
+    def _written(self, count: int) -> None:
+        self._position += count
+        self._progress(count)
+        if self._position - self._handed >= _HAND_OVER_BYTES and hasattr(os, "posix_fadvise"):
+            # Starts the writing of dirty pages and waits for none.
+            with contextlib.suppress(OSError):
+                size = self._position - self._handed
+                os.posix_fadvise(self._descriptor, self._handed, size, os.POSIX_FADV_DONTNEED)
+            self._handed = self._position
 
 
 def _read_into(source: int, view: memoryview, start: int, file: Path) -> None:
@@ -523,16 +577,6 @@ def _write_bytes(path: Path, data: bytes) -> None:
         handle.write(data)
         handle.flush()
         os.fsync(handle.fileno())
-
-
-def _sync(folder: Path) -> None:
-    # Some file systems refuse to sync a folder.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _remove(aside: Path) -> None:
