@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from deploy_kit.configs.schema import Host
+    from deploy_kit.configs.schema import Host, Model
 
 app = typer.Typer(add_completion=False)
 _DEFAULT_HOST_FILE = Path("/etc/deploy-kit/host.toml")
@@ -22,6 +22,9 @@ _DEFAULT_HOST_FILE = Path("/etc/deploy-kit/host.toml")
 def doctor(
     host: str | None = typer.Option(
         None, "--host", help="The host's name or file: what the machine should have."
+    ),
+    model: str | None = typer.Option(
+        None, "--model", help="A model's name in configs/models: is there room and speed for its weights?"
     ),
     capture: Path | None = typer.Option(None, "--capture", help="Write what is read to this folder, too."),
     source: str | None = typer.Option(
@@ -57,7 +60,7 @@ def doctor(
             write_bundle(capture, blocks, unknown)
             stderr_console().print(f"captured to {capture}; read it anywhere with --from", markup=False)
     words = [word for part in only for word in part.split(",")]
-    report = examine(blocks, unknown, host=expected, only=words)
+    report = examine(blocks, unknown, host=expected, model=_model(model), only=words)
     if as_json:
         print_json(report.as_dict())
     else:
@@ -65,6 +68,14 @@ def doctor(
 
         print_report(report, stdout_console())
     raise typer.Exit(int(report.verdict.exit_code))
+
+
+def _model(name: str | None) -> Model | None:
+    """Return the model that was named, or None."""
+    from deploy_kit.configs.catalog import Catalog
+    from deploy_kit.configs.schema import Model
+
+    return None if name is None else Catalog.find().load(Model, name)
 
 
 def _expected(host: str | None, *, live: bool) -> Host | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from deploy_kit.configs.schema import Host
+from deploy_kit.configs.schema import Host, Model
 from deploy_kit.doctor.blocks import Block
-from deploy_kit.doctor.checks import run_checks
+from deploy_kit.doctor.checks import run_checks, weights
 from deploy_kit.doctor.facts.machine import gather
 from deploy_kit.doctor.flat import flat_facts
 from deploy_kit.doctor.model import Finding, Report, Unknown, Verdict, report
@@ -19,9 +19,11 @@ def examine(
     unknown: Iterable[Unknown] = (),
     *,
     host: Host | None = None,
+    model: Model | None = None,
     only: Iterable[str] = (),
 ) -> Report:
-    """Given outputs of commands and what could not be read, return the report.
+    """Given outputs of commands and what could not be read, return the report; with a model, also what disk
+    and memory mean for its weights.
 
     `only` keeps the findings whose id is one of these or begins with one and a dot; a word that fits no
     finding
@@ -29,6 +31,8 @@ def examine(
     """
     machine = gather(blocks, unknown)
     findings = list(run_checks(machine, host))
+    if model is not None and machine.recognised:
+        findings += weights.check(machine, model, host.models_directory if host else None)
     if machine.no_gpu:
         findings.append(_no_gpu(host))
     wanted = [word.strip() for word in only if word.strip()]

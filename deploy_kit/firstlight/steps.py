@@ -107,7 +107,7 @@ def _named(settings: Settings, situation: Situation) -> tuple[str, ...]:
 
 def _doctor_host(situation: Situation) -> tuple[str, ...]:
     # A rehearsal's host file says nothing of what the machine should have.
-    return () if situation.rehearsal else ("--host", situation.host)
+    return () if situation.rehearsal else ("--host", situation.host, "--model", situation.model)
 
 
 def _probes(settings: Settings, situation: Situation, work: Path) -> list[Step]:
