@@ -33,7 +33,7 @@ def debian_components(listing: str, copyrights: Path) -> list[dict[str, Any]]:
             "bom-ref": f"deb-{name}-{architecture}",
             "name": name,
             "version": version,
-            "purl": f"pkg:deb/debian/{name}@{quote(version)}?arch={architecture}",
+            "purl": f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={architecture}",
         }
         if licences:
             component["licenses"] = [{"license": {"name": licence}} for licence in licences]
