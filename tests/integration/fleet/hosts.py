@@ -48,6 +48,11 @@ _PINS = (
     "Package: *\\nPin: release n=trixie\\nPin-Priority: -10\\n\\n"
     "Package: docker.io docker-cli docker-compose\\nPin: release n=trixie\\nPin-Priority: 990\\n"
 )
+_REGISTRY_SETTINGS = """\
+version: 0.1
+storage: {filesystem: {rootdirectory: /var/lib/docker-registry}}
+http: {addr: ":5000"}
+"""
 _APT = "/etc/apt/preferences.d"
 
 
