@@ -195,7 +195,7 @@ class Serve:
             time.sleep(0.05)
         return time.monotonic() - started
 
-    def end(self, seconds: float = 60.0) -> int:
+    def end(self, seconds: float = START_SECONDS) -> int:
         """Wait for serve's end; return its exit code. No process of the engine may be left."""
         assert self.process is not None
         try:

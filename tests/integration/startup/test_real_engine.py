@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.timeout(600),  # a start takes 15 s, and minutes where ten others want the same two cores
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("torch", "sglang", "deploy_kit_rehearsal")),
         reason="runs inside the engine's environment",
@@ -97,7 +98,7 @@ def test_truncated_weights(serve: Serve) -> None:
     data = file.read_bytes()
     file.write_bytes(data[: len(data) // 2])
     serve.start("baseline")
-    assert serve.end(120) == 42
+    assert serve.end() == 42
     assert serve.cause_id() == "weights-incomplete"
 
 
@@ -107,7 +108,7 @@ def test_a_drafter_of_another_hidden_size(serve: Serve) -> None:
     config["hidden_size"] *= 2
     file.write_text(json.dumps(config))
     serve.start("eagle3")
-    assert serve.end(120) == 43
+    assert serve.end() == 43
     assert serve.cause_id() == "drafter-mismatch"
 
 
@@ -120,7 +121,7 @@ def test_the_port_is_taken_while_it_loads(serve: Serve) -> None:
         taken.bind(("127.0.0.1", serve.port))
         taken.listen()
         serve.release("loading")
-        assert serve.end(120) == 35
+        assert serve.end() == 35
     assert serve.cause_id() == "port-taken"
     assert serve.state()["phase"] == "exited"
 
@@ -174,7 +175,7 @@ def test_it_is_asked_to_stop_while_it_loads(serve: Serve) -> None:
     assert serve.process is not None
     started = time.monotonic()
     serve.process.send_signal(signal.SIGTERM)
-    assert serve.end(70) == 0
+    assert serve.end() == 0
     assert time.monotonic() - started < 30
     assert serve.state()["cause"] == "stopped as asked"
     assert not (serve.state_folder / "post-mortem.json").exists()
@@ -239,7 +240,7 @@ def stop_under_load(serve: Serve) -> None:
     serve.wait(lambda: serve.state().get("phase") == "draining", 20.0)
     late = threading.Thread(target=ask, args=(4,))
     late.start()
-    assert serve.end(75) == 0
+    assert serve.end(90) == 0
     drained = time.monotonic() - started
     for thread in (*accepted, late):
         thread.join(timeout=10)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.slow,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("torch", "sglang", "deploy_kit_rehearsal")),
         reason="runs inside the engine's environment",
@@ -82,7 +83,7 @@ def test_the_drafter_goes_after_the_check(serve: Serve) -> None:
     serve.wait_held("starting")
     shutil.rmtree(serve.models / "drafters" / "accept-2.75")
     serve.release("starting")
-    assert serve.end(120) == 43
+    assert serve.end() == 43
     assert serve.cause_id() in ("drafter-missing", "drafter-mismatch")
 
 
@@ -93,7 +94,7 @@ def test_the_weights_become_unreadable_after_the_check(serve: Serve) -> None:
     serve.wait_held("starting")
     next((serve.models / "target").glob("*.safetensors")).chmod(0)
     serve.release("starting")
-    assert serve.end(120) == 42
+    assert serve.end() == 42
     assert serve.cause_id() == "weights-unreadable"
 
 
