@@ -4,10 +4,11 @@ back."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,15 @@ from deploy_kit.configs.schema import Host
 from .machines import DAEMON_JSON, ROOT, Machine, play, require_docker, start_machine, write_inventory
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
+# Minutes each: KIT_SLOW=1 runs them.
+SKIPPED = pytest.mark.skipif(not os.environ.get("KIT_SLOW"), reason="takes minutes: KIT_SLOW=1 runs it")
 TOKEN = "hf_thisisthetokenofthetest"
 DRAFTER = "/srv/models/drafters/kimi-k2.5-eagle3-mla"
+
+
+def slow(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that takes minutes."""
+    return pytest.mark.slow(SKIPPED(test))
 
 
 @pytest.fixture
@@ -137,7 +145,7 @@ def test_a_wrong_inventory_is_refused_before_any_host_is_touched(tmp_path: Path)
     assert "unreachable=0" in refused.output
 
 
-@pytest.mark.slow
+@slow
 def test_switched_off_roles_change_nothing(machine: Machine) -> None:
     roles = ("nvidia_driver", "pcie_host", "numa", "nccl_env", "container_engine", "model_store")
     before = machine.snapshot()
@@ -148,7 +156,7 @@ def test_switched_off_roles_change_nothing(machine: Machine) -> None:
     assert machine.snapshot() == before
 
 
-@pytest.mark.slow
+@slow
 def test_a_fault_that_no_role_puts_right_stops_before_any_change(machine: Machine) -> None:
     before = machine.snapshot()
     stopped = play(machine.inventory(pcie_host_enabled=False), "provision.yml")
@@ -158,7 +166,7 @@ def test_a_fault_that_no_role_puts_right_stops_before_any_change(machine: Machin
     assert machine.snapshot() == before
 
 
-@pytest.mark.slow
+@slow
 def test_single_settings_follow_their_switches_and_go_when_switched_off(machine: Machine) -> None:
     forced = {"nvidia_driver_forced_p2p": True, "nvidia_driver_registry_dwords": "StandIn=0x11;Other=2"}
     on = machine.inventory(
@@ -190,7 +198,7 @@ def test_single_settings_follow_their_switches_and_go_when_switched_off(machine:
     assert "numa-node" not in host.flags
 
 
-@pytest.mark.slow
+@slow
 def test_a_receipt_of_the_probe_decides_and_a_rehearsals_does_not(machine: Machine, tmp_path: Path) -> None:
     from deploy_kit.receipts.model import Host as ReceiptHost
     from deploy_kit.receipts.model import new_receipt
@@ -217,7 +225,7 @@ def test_a_receipt_of_the_probe_decides_and_a_rehearsals_does_not(machine: Machi
     assert host.nccl == {"NCCL_P2P_LEVEL": "SYS", "NCCL_PROTO": "LL"}
 
 
-@pytest.mark.slow
+@slow
 def test_weights_are_refused_verified_resumed_and_fetched_without_showing_the_token(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -296,7 +304,7 @@ def test_weights_are_refused_verified_resumed_and_fetched_without_showing_the_to
     assert "(exit code 13)" in small.words
 
 
-@pytest.mark.slow
+@slow
 def test_somebody_elses_change_is_not_overwritten_by_the_way_back(machine: Machine) -> None:
     inventory = machine.inventory()
     done = play(inventory, "provision.yml", "--tags", "pcie_host")
@@ -316,7 +324,7 @@ def test_somebody_elses_change_is_not_overwritten_by_the_way_back(machine: Machi
     assert play(inventory, "revert.yml").changed == 0
 
 
-@pytest.mark.slow
+@slow
 def test_debian_13_is_provisioned_and_put_back(tmp_path: Path) -> None:
     require_docker()
     machine = start_machine(tmp_path, "trixie")

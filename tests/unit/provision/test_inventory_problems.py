@@ -138,3 +138,25 @@ def test_the_doctors_names_are_the_roles_names() -> None:
         # The role's variable takes the doctor's name where they differ; what only switches a role has one
         # name.
         assert alias == name or f"{alias} | default(" in str(defaults[name]) or alias == "docker_engine"
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        "validate_inventory",
+        "host_doctor",
+        "host_reboot",
+        "nvidia_driver",
+        "pcie_host",
+        "numa",
+        "nccl_env",
+        "container_engine",
+        "model_store",
+    ],
+)
+def test_every_default_has_its_specification(role: str) -> None:
+    defaults = yaml.safe_load((ROOT / f"ansible/roles/{role}/defaults/main.yml").read_text())
+    spec = yaml.safe_load((ROOT / f"ansible/roles/{role}/meta/argument_specs.yml").read_text())
+    assert set(defaults) <= set(spec["argument_specs"]["main"]["options"])
+    for name, option in spec["argument_specs"]["main"]["options"].items():
+        assert option["description"].endswith("."), name
