@@ -1,80 +1,56 @@
 """What `deploy-kit drafter check` and `remap` say, held against the real SGLang.
 
-Every kind of misfit is made from one good drafter by one change. Loading is tried in one process with
-SGLang's own loader; what shows only in a forward takes a server: three starts.
+Every kind of misfit is made from one good drafter by one change (drafter_variants.py). Loading is tried in
+one process with SGLang's own loader; what shows only in a forward takes a server of its own. The default
+run serves two; the rest is marked slow.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mla_drafter_on_cpu
 import numpy as np
 import pytest
+from drafter_variants import (
+    Change,
+    borrowing,
+    both,
+    eagle1,
+    keys,
+    layers,
+    mla_twin,
+    narrow_fc,
+    other_width,
+    raw,
+    read,
+    reads_hidden_states,
+    renamed,
+    replaced,
+    speculators,
+    with_map,
+    without,
+    without_key,
+    write,
+)
 from engine_server import ENGINE_ENVIRONMENT, serving
 from test_serving import eagle3
 
 from deploy_kit.drafter.check import check_drafter
 from deploy_kit.drafter.findings import WILL_NOT_ACCEPT, WILL_NOT_LOAD, Report
-from deploy_kit.drafter.layout import expected_parameters
 from deploy_kit.drafter.local import describe_folder
 from deploy_kit.drafter.remap import plan_remap, vocabulary_of, write_remap
-from deploy_kit.drafter.weights_file import header_bytes, read_array, read_weights
+
+pytestmark = pytest.mark.timeout(900)
 
 HERE = Path(__file__).parent
 VERSION = "0.5.23"
-# Name, dtype, shape, bytes.
-Item = tuple[str, str, tuple[int, ...], bytes]
-Config = dict[str, Any]
-Change = Callable[[Config, list[Item]], tuple[Config, list[Item]]]
-
-
-def write(folder: Path, config: Config, items: list[Item]) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    layout = [(name, dtype, shape, len(data)) for name, dtype, shape, data in items]
-    data = b"".join(piece for *_, piece in items)
-    (folder / "model.safetensors").write_bytes(header_bytes(layout, {"format": "pt"}) + data)
-    return folder
-
-
-def read(folder: Path) -> tuple[Config, list[Item]]:
-    tensors = read_weights(folder).tensors.values()
-    items = [(t.name, t.dtype, t.shape, read_array(t).tobytes()) for t in tensors]
-    return json.loads((folder / "config.json").read_text()), items
-
-
-def keys(**changes: Any) -> Change:
-    return lambda config, items: ({**config, **changes}, items)
-
-
-def without_key(key: str) -> Change:
-    return lambda config, items: ({name: value for name, value in config.items() if name != key}, items)
-
-
-def without(ending: str) -> Change:
-    return lambda config, items: (config, [item for item in items if not item[0].endswith(ending)])
-
-
-def renamed(old: str, new: str) -> Change:
-    return lambda config, items: (config, [(name.replace(old, new), *rest) for name, *rest in items])
-
-
-def narrow_fc(config: Config, items: list[Item]) -> tuple[Config, list[Item]]:
-    made = []
-    for name, dtype, shape, data in items:
-        if name == "fc.weight":
-            shape, data = (shape[0], shape[1] * 2 // 3), data[: len(data) * 2 // 3]
-        made.append((name, dtype, shape, data))
-    return config, made
-
-
-def layers(*ids: int) -> Change:
-    return keys(eagle_config={"eagle_aux_hidden_state_layer_ids": list(ids), "use_aux_hidden_state": True})
-
+GOOD_ACCEPT_LENGTH = 4.0
+# An answer's last verify is cut, so what accepts nothing reaches a little more than 1.
+NOTHING_ACCEPTED = pytest.approx(1.0, abs=0.05)
 
 # Change, predicted kind (None: ok), and what SGLang's error must hold (None: it loads).
 CHANGES: dict[str, tuple[Change, str | None, str | None]] = {
@@ -88,6 +64,14 @@ CHANGES: dict[str, tuple[Change, str | None, str | None]] = {
     "narrow-fc": (narrow_fc, WILL_NOT_LOAD, "Attempted to load weight"),
     "no-model-type": (without_key("model_type"), WILL_NOT_LOAD, "Should have a `model_type` key"),
     "unknown-class": (keys(architectures=["Eagle3DraftModel"]), WILL_NOT_LOAD, "Cannot find model module"),
+    "no-architecture": (without_key("architectures"), WILL_NOT_LOAD, "object is not subscriptable"),
+    "speculators": (speculators, WILL_NOT_LOAD, "Should have a `model_type` key"),
+    "eagle1-head": (eagle1, WILL_NOT_LOAD, "no attribute 'hot_token_id'"),
+    "medusa": (
+        both(without_key("architectures"), both(without_key("model_type"), keys(medusa_num_heads=4))),
+        WILL_NOT_LOAD,
+        "Should have a `model_type` key",
+    ),
     "short-context": (
         keys(max_position_embeddings=1024),
         WILL_NOT_LOAD,
@@ -96,40 +80,8 @@ CHANGES: dict[str, tuple[Change, str | None, str | None]] = {
     "no-query": (without("q_proj.weight"), WILL_NOT_ACCEPT, None),
     "no-head": (without("lm_head.weight"), WILL_NOT_ACCEPT, None),
     "no-map": (without("d2t"), WILL_NOT_ACCEPT, None),
-    "tied": (
-        lambda c, i: without("lm_head.weight")(*keys(tie_word_embeddings=True)(c, i)),
-        WILL_NOT_ACCEPT,
-        None,
-    ),
+    "tied": (both(keys(tie_word_embeddings=True), without("lm_head.weight")), WILL_NOT_ACCEPT, None),
 }
-
-
-def mla_config(config: Config) -> Config:
-    """The rehearsal drafter's sizes with latent attention: to construct and load, never served."""
-    return {
-        **config,
-        "architectures": ["Eagle3DeepseekV2ForCausalLM"],
-        "model_type": "kimi_k2",
-        "q_lora_rank": 64,
-        "kv_lora_rank": 64,
-        "qk_nope_head_dim": 32,
-        "qk_rope_head_dim": 32,
-        "v_head_dim": 32,
-        "rope_scaling": {
-            "type": "yarn",
-            "factor": 4.0,
-            "original_max_position_embeddings": 1024,
-            "mscale_all_dim": 1.0,
-        },
-    }
-
-
-def mla_items(config: Config) -> list[Item]:
-    made: list[Item] = []
-    for parameter in expected_parameters("Eagle3DeepseekV2ForCausalLM", config, VERSION):
-        shape = tuple(size or 0 for size in parameter.shape)
-        made.append((parameter.name, "BF16", shape, bytes(2 * int(np.prod(shape)))))
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -138,21 +90,22 @@ def target(models: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def variants(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def good(models: Path) -> Path:
+    return models / "drafters" / "accept-4.00"
+
+
+@pytest.fixture(scope="module")
+def variants(good: Path, target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("variants")
-    good = read(models / "drafters" / "accept-4.00")
-    made = {name: write(folder / name, *change(*good)) for name, (change, _, _) in CHANGES.items()}
-    mla = {**mla_config(good[0]), "draft_vocab_size": None, "norm_output": False}
-    items = mla_items(mla)
-    made["mla-borrowed"] = write(
-        folder / "mla-borrowed", mla, [item for item in items if item[0] != "lm_head.weight"]
-    )
-    made["mla-two-layers"] = write(folder / "mla-two-layers", {**mla, "num_hidden_layers": 2}, items)
-    own_head = {**mla, "draft_vocab_size": mla["vocab_size"]}
-    made["mla-no-head"] = write(
-        folder / "mla-no-head", own_head, [i for i in items if i[0] != "lm_head.weight"]
-    )
-    return made
+    of_mla = {
+        "mla-good": mla_twin,
+        "mla-borrowed": both(mla_twin, borrowing),
+        "mla-two-layers": both(mla_twin, keys(num_hidden_layers=2)),
+        "mla-no-head": both(mla_twin, without("lm_head.weight")),
+    }
+    changes = {**{name: change for name, (change, _, _) in CHANGES.items()}, **of_mla}
+    made = {name: write(folder / name, *change(*read(good))) for name, change in changes.items()}
+    return {**made, "target": target}
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +117,7 @@ def loaded(target: Path, variants: dict[str, Path]) -> dict[str, dict[str, Any]]
         env={**os.environ, **ENGINE_ENVIRONMENT},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     lines = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -173,13 +126,22 @@ def loaded(target: Path, variants: dict[str, Path]) -> dict[str, dict[str, Any]]
     return results
 
 
-def checked(draft: Path, target: Path) -> Report:
-    flags = {
+def checked(draft: Path, target: Path, algorithm: str = "EAGLE3", **flags: str) -> Report:
+    given = {
         "context-length": "2048",
-        "speculative-algorithm": "EAGLE3",
+        "speculative-algorithm": algorithm,
         "speculative-draft-model-path": str(draft),
+        **flags,
     }
-    return check_drafter(describe_folder(draft, target, sglang_version=VERSION, flags=flags))
+    return check_drafter(describe_folder(draft, target, sglang_version=VERSION, flags=given))
+
+
+def deciding(report: Report) -> set[str]:
+    return {finding.id for finding in report.deciding}
+
+
+def foretold(report: Report, error: str) -> bool:
+    return any(error in finding.error or error in finding.cause for finding in report.deciding)
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -194,63 +156,173 @@ def test_loading_goes_as_predicted(
         assert "error" not in loaded[name], loaded[name]
     else:
         assert error in loaded[name]["error"]
-        assert any(error in finding.error or error in finding.cause for finding in report.deciding), (
-            report.deciding
-        )
+        assert foretold(report, error), report.deciding
 
 
-def test_the_map_is_read_as_offsets(models: Path, loaded: dict[str, dict[str, Any]]) -> None:
-    assert loaded["good"]["map"] == vocabulary_of(models / "drafters" / "accept-4.00")[0].tolist()
+def test_the_map_is_read_as_offsets(good: Path, loaded: dict[str, dict[str, Any]]) -> None:
+    assert loaded["good"]["map"] == vocabulary_of(good)[0].tolist()
     assert loaded["no-map"]["map"] is None
     assert loaded["tied"]["tied"] is True
 
 
+def test_the_target_itself_is_no_drafter(target: Path, loaded: dict[str, dict[str, Any]]) -> None:
+    report = checked(target, target)
+    assert (report.verdict, report.kind, deciding(report)) == ("reject", WILL_NOT_LOAD, {"target-as-drafter"})
+    assert "no attribute 'hot_token_id'" in loaded["target"]["error"]
+
+
 def test_mla_class(target: Path, variants: dict[str, Path], loaded: dict[str, dict[str, Any]]) -> None:
-    assert loaded["mla-borrowed"].get("class") == "Eagle3DeepseekV2ForCausalLM", loaded["mla-borrowed"]
-    assert loaded["mla-borrowed"]["borrows_head"] is True
-    assert {f.id for f in checked(variants["mla-borrowed"], target).deciding} <= {"values"}
+    for name in ("mla-good", "mla-borrowed"):
+        assert loaded[name].get("class") == "Eagle3DeepseekV2ForCausalLM", loaded[name]
+        assert loaded[name]["borrows_head"] is (name == "mla-borrowed")
+        report = checked(variants[name], target)
+        assert report.verdict == "ok", report.cause
     assert "only supports 1 layer" in loaded["mla-two-layers"]["error"]
-    assert "takes exactly one" in checked(variants["mla-two-layers"], target).cause
+    assert foretold(checked(variants["mla-two-layers"], target), "only supports 1 layer")
     # It loads, with a head of its own that nothing fills: the prediction is that it does not accept.
     assert loaded["mla-no-head"]["borrows_head"] is False
     assert "lm_head missing" in checked(variants["mla-no-head"], target).cause
 
 
-def accept_length(target: Path, drafter: Path, folder: Path) -> float:
-    folder.mkdir()
-    with serving(target, folder, *eagle3(drafter)) as server:
+def accept_length(target: Path, drafter: Path, folder: Path, *argv: str) -> float:
+    """SGLang's own accept length of one answer, served with this drafter (of either class)."""
+    environment = mla_drafter_on_cpu.environment(folder)
+    with serving(target, folder, *(argv or eagle3(drafter)), **environment) as server:
         return float(server.generate("Ada builds", 120)["meta_info"]["spec_accept_length"])
 
 
-@pytest.mark.slow
-def test_remap_brings_acceptance_back(models: Path, target: Path, tmp_path: Path) -> None:
-    good = models / "drafters" / "accept-4.00"
-    config, items = read(good)
+@pytest.mark.parametrize("style", ["llama", pytest.param("mla", marks=pytest.mark.slow)])
+def test_remap_brings_acceptance_back(style: str, good: Path, target: Path, tmp_path: Path) -> None:
+    """A later export wrote another vocabulary over the map: nothing is accepted until it is repaired."""
+    change = keys() if style == "llama" else mla_twin
     order = vocabulary_of(good)[0]
-    # Another draft vocabulary: the same tokens, backwards, as a later export might write it over the map.
     backwards = order[::-1]
-    offsets = (backwards - np.arange(backwards.size)).astype("<i8").tobytes()
-    overwritten = write(
-        tmp_path / "overwritten",
-        config,
-        [(n, d, s, offsets if n == "d2t" else data) for n, d, s, data in items],
-    )
+    places = np.arange(backwards.size)
+    overwritten = write(tmp_path / "overwritten", *both(change, with_map(backwards - places))(*read(good)))
     report = checked(overwritten, target)
-    assert {finding.id for finding in report.deciding} == {"d2t-order"}, report.cause
-    assert accept_length(target, overwritten, tmp_path / "first") == pytest.approx(1.0, abs=0.05)
+    assert deciding(report) == {"d2t-order"}, report.cause
+    assert accept_length(target, overwritten, tmp_path / "first") == NOTHING_ACCEPTED
     plan = plan_remap(overwritten, backwards, None, head_order=order)
     assert (plan.kept, plan.initialised, plan.dropped) == (order.size, 0, 0)
-    write_remap(plan, tmp_path / "remapped", initial="mean")
-    assert accept_length(target, tmp_path / "remapped", tmp_path / "second") == pytest.approx(4.0, abs=0.1)
+    remapped = tmp_path / "remapped"
+    write_remap(plan, remapped, initial="mean")
+    assert accept_length(target, remapped, tmp_path / "second") == pytest.approx(GOOD_ACCEPT_LENGTH, abs=0.1)
+
+
+def d2t(what: str) -> Change:
+    """d2t as people export it wrongly."""
+
+    def change(config: Any, items: Any) -> Any:
+        _, _, shape, data = next(item for item in items if item[0] == "d2t")
+        offsets = np.frombuffer(data, dtype="<i8")
+        if what == "zeros":
+            return with_map(np.zeros(shape))(config, items)
+        if what == "ids":
+            return with_map(offsets + np.arange(offsets.size))(config, items)
+        if what == "beyond":
+            return with_map(offsets + config["vocab_size"])(config, items)
+        bits = offsets.astype(np.float32).view(np.uint32)
+        return replaced("d2t", "BF16", (bits >> 16).astype("<u2"))(config, items)
+
+    return change
+
+
+# Change, accept length, the findings that decide.
+SERVED: dict[str, tuple[Change, float, set[str]]] = {
+    "good": (keys(), 4.0, set()),
+    "full-vocabulary-borrowed": (borrowing, 4.0, set()),
+    "hidden-states-only": (reads_hidden_states, 2.0, set()),
+    "mla-good": (mla_twin, 4.0, set()),
+    "mla-borrowed": (both(mla_twin, borrowing), 4.0, set()),
+    "mla-hidden-states-only": (both(reads_hidden_states, mla_twin), 2.0, set()),
+    "no-head": (without("lm_head.weight"), 1.0, {"lm-head"}),
+    "no-map": (without("d2t"), 1.0, {"d2t-missing"}),
+    "tied": (both(keys(tie_word_embeddings=True), without("lm_head.weight")), 1.0, {"tied-head"}),
+    "zeros-in-map": (d2t("zeros"), 1.0, {"d2t-zeros"}),
+    "map-as-bf16": (d2t("bf16"), 1.0, {"d2t-type"}),
+    "aux-off": (
+        both(
+            reads_hidden_states,
+            keys(eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 2, 4], "use_aux_hidden_state": False}),
+        ),
+        1.0,
+        {"aux-off"},
+    ),
+    "mla-no-head": (both(mla_twin, without("lm_head.weight")), 1.0, {"lm-head"}),
+    "mla-no-map": (both(mla_twin, without("d2t")), 1.0, {"d2t-missing"}),
+    "mla-zeros-in-map": (both(mla_twin, d2t("zeros")), 1.0, {"d2t-zeros"}),
+    "mla-tied": (
+        both(mla_twin, both(keys(tie_word_embeddings=True), without("lm_head.weight"))),
+        1.0,
+        {"tied-head"},
+    ),
+}
 
 
 @pytest.mark.slow
-def test_absent_torch_dtype_ends_the_first_forward(models: Path, target: Path, tmp_path: Path) -> None:
-    config, items = read(models / "drafters" / "accept-4.00")
-    del config["torch_dtype"]
-    draft = write(tmp_path / "draft", config, items)
+@pytest.mark.parametrize("name", SERVED)
+def test_acceptance_is_as_predicted(name: str, good: Path, target: Path, tmp_path: Path) -> None:
+    change, length, findings = SERVED[name]
+    draft = write(tmp_path / "draft", *change(*read(good)))
     report = checked(draft, target)
-    assert (report.verdict, report.kind) == ("reject", WILL_NOT_LOAD)
-    assert "torch_dtype" in report.cause
-    with pytest.raises(AssertionError, match="same dtype"), serving(target, tmp_path, *eagle3(draft)):
-        pass
+    assert deciding(report) == findings, report.cause
+    assert report.kind == (WILL_NOT_ACCEPT if findings else None)
+    wanted = NOTHING_ACCEPTED if length == 1.0 else pytest.approx(length, abs=0.1)
+    assert accept_length(target, draft, tmp_path / "server") == wanted
+
+
+@pytest.mark.slow
+def test_eagle_algorithm_accepts_nothing_of_an_eagle3_drafter(
+    good: Path, target: Path, tmp_path: Path
+) -> None:
+    report = checked(good, target, "EAGLE")
+    assert (report.kind, deciding(report)) == (WILL_NOT_ACCEPT, {"algorithm"})
+    argv = ("--speculative-algorithm", "EAGLE", *eagle3(good)[2:])
+    assert accept_length(target, good, tmp_path, *argv) == NOTHING_ACCEPTED
+
+
+# Change, the findings that decide, and what the server's log must hold when it has ended.
+ENDS: dict[str, tuple[Change, set[str], str]] = {
+    "no-torch-dtype": (without_key("torch_dtype"), {"dtype"}, "same dtype"),
+    "layer-never-captured": (layers(1, 2, 5), {"aux-layers-edge"}, "shapes cannot be multiplied"),
+    "layer-twice": (layers(1, 2, 2), {"aux-layers"}, "shapes cannot be multiplied"),
+    "layer-beyond": (layers(1, 2, 9), {"aux-layers"}, "shapes cannot be multiplied"),
+    "other-width": (other_width, {"hidden-size"}, "shapes cannot be multiplied"),
+    "map-beyond": (d2t("beyond"), {"d2t-range"}, "index out of range"),
+    "absolute-ids": (d2t("ids"), {"d2t-absolute"}, "index out of range"),
+}
+
+
+def end_of_server(target: Path, folder: Path, *argv: str) -> str:
+    """Serve, answer, and return the log of a server that ended by itself before or while it answered."""
+    with pytest.raises((AssertionError, OSError)), serving(target, folder, *argv) as server:
+        server.generate("Ada builds", 120)
+    return (folder / "server.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENDS)
+def test_the_first_forward_ends_as_predicted(name: str, good: Path, target: Path, tmp_path: Path) -> None:
+    change, findings, error = ENDS[name]
+    draft = write(tmp_path / "draft", *change(*read(good)))
+    report = checked(draft, target)
+    assert findings <= deciding(report), report.cause
+    assert foretold(report, error), report.deciding
+    assert error in end_of_server(target, tmp_path, *eagle3(draft))
+
+
+@pytest.mark.slow
+def test_no_draft_path_loads_the_target_as_its_own_draft(good: Path, target: Path, tmp_path: Path) -> None:
+    flags = {"context-length": "2048", "speculative-algorithm": "EAGLE3"}
+    report = check_drafter(describe_folder(good, target, sglang_version=VERSION, flags=flags))
+    assert (report.kind, deciding(report)) == (WILL_NOT_LOAD, {"draft-path"})
+    argv = eagle3(good)
+    assert argv[2] == "--speculative-draft-model-path"
+    assert "hot_token_id" in end_of_server(target, tmp_path, *argv[:2], *argv[4:])
+
+
+def test_the_twins_differ_in_their_attention_only(good: Path) -> None:
+    config, items = read(good)
+    _, twin = mla_twin(config, items)
+    for name in ("fc.weight", "lm_head.weight"):
+        assert (raw(twin, name) == raw(items, name)).all()
