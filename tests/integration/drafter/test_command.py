@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -21,7 +22,10 @@ sys.path.insert(0, str(ROOT / "tests/unit/drafter"))
 
 from checkpoints import EVERY_FOURTH, OTHER, write_drafter, write_target  # noqa: E402
 
+from deploy_kit.drafter.remap import plan_remap, write_remap  # noqa: E402
 from deploy_kit.drafter.weights_file import header_bytes  # noqa: E402
+from deploy_kit.errors import DeployKitError  # noqa: E402
+from deploy_kit.exit_codes import ExitCode  # noqa: E402
 
 BASE = [sys.executable, "-m", "deploy_kit", "drafter"]
 
@@ -192,5 +196,47 @@ def test_full_disk(tmp_path: Path) -> None:
         done = call("remap", source, "--to-vocab-of", source, "-o", small / "b")
         assert done.returncode == 13, done.stderr
         assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
+    source = write_drafter(tmp_path / "a")
+    original = (source / "model.safetensors").read_bytes()
+
+    def limit() -> None:
+        # As `ulimit -f` does: a write beyond it is refused (Python ignores the signal).
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    done = call("remap", source, "--to-vocab-of", source, "-o", tmp_path / "b", preexec_fn=limit)
+    assert done.returncode == 5 and "File too large" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (source / "model.safetensors").read_bytes() == original
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_disk_that_fills_up_midway(tmp_path: Path) -> None:
+    """There is room when it starts; another program takes it."""
+    source = write_drafter(tmp_path / "a", EVERY_FOURTH)
+    original = (source / "model.safetensors").read_bytes()
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    filler = small / "filler"
+
+    def take_the_rest(_: int) -> None:
+        with filler.open("ab", buffering=0) as handle, contextlib.suppress(OSError):
+            while True:
+                handle.write(b"x" * 4096)
+
+    try:
+        plan = plan_remap(source, OTHER, None)
+        with pytest.raises(DeployKitError) as caught:
+            write_remap(plan, small / "b", initial="zero", progress=take_the_rest)
+        assert caught.value.exit_code == ExitCode.DISK_FULL
+        assert [path.name for path in small.iterdir()] == ["filler"]
+        assert (source / "model.safetensors").read_bytes() == original
     finally:
         subprocess.run(["umount", str(small)], check=True)
