@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from deploy_kit.runtime.relay import Relay
+from deploy_kit.runtime.relay import Relay, prefer_reading
 from deploy_kit.startup.watcher import StartupWatcher
 
 DECODE = (
@@ -85,6 +85,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=7)
     options = parser.parse_args()
+    prefer_reading()  # as `deploy-kit serve` does
     steady = [str(options.rate), str(options.seconds)]
     cpu, wall = time.process_time(), time.monotonic()
     lines = int(follow(STEADY, steady, watched=True).split()[0])

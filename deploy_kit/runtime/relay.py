@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -25,6 +26,14 @@ BATCH_SECONDS = 0.01
 FLOOD_SECONDS = 0.5
 _F_SETPIPE_SZ = 1031
 HIDDEN = b"[secret]"
+# The thread that parses holds the interpreter for this long before the one that reads the pipe gets its turn.
+SWITCH_INTERVAL_SECONDS = 0.0005
+
+
+def prefer_reading() -> None:
+    """Let the reading thread have the interpreter ten times sooner than by default: at 500,000 lines a second
+    the engine then writes about four times as fast (benchmarks/startup_supervisor.py)."""
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
 
 
 class Chunks:

@@ -12,6 +12,7 @@ from deploy_kit.plan.model import Plan
 from deploy_kit.runtime.child import Engine
 from deploy_kit.runtime.preflight import refuse_unready_machine
 from deploy_kit.runtime.readiness import healthy, look
+from deploy_kit.runtime.relay import prefer_reading
 from deploy_kit.runtime.secret import read_api_key, write_engine_config
 from deploy_kit.runtime.settings import Settings
 from deploy_kit.runtime.supervisor import Supervisor
@@ -32,6 +33,7 @@ def make_child_environment(plan: Plan, base: Mapping[str, str], *, state_directo
 
 def serve(plan: Plan, settings: Settings) -> int:
     """Run the engine of `plan` until it ends or we are told to stop; return the exit code of the process."""
+    prefer_reading()
     api_key = read_api_key(settings.api_key_file, address=settings.address)
     refuse_unready_machine(plan, address=settings.address)
     folder = settings.state_directory
