@@ -12,6 +12,7 @@ from deploy_kit.runtime.activity import ActivityMeter
 from deploy_kit.runtime.postmortem import host_facts, remove_secrets
 from deploy_kit.runtime.process_facts import GroupFacts, count_memory_kills, look_at_group
 from deploy_kit.runtime.relay import Chunks
+from deploy_kit.runtime.voice import Voice
 
 
 def group(*, cpu: float = 0.0, resident: int = 1 << 30, read: int = 0, stopped: bool = False) -> GroupFacts:
@@ -78,6 +79,21 @@ def test_a_full_buffer_drops_and_counts() -> None:
     assert chunks.take() == (b"again", 0)
     chunks.close()
     assert chunks.take() is None
+
+
+def test_a_voice_never_waits() -> None:
+    reading, writing = os.pipe()
+    try:
+        voice = Voice(writing)
+        begun = time.monotonic()
+        for _ in range(300):
+            voice("x" * 1_000)  # far more than the pipe holds
+        voice.finish(0.2)
+        assert time.monotonic() - begun < 5
+        assert os.read(reading, 200).startswith(b"deploy-kit: xxx")
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_our_own_group() -> None:
