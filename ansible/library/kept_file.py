@@ -21,7 +21,7 @@ description:
 options:
   path: {type: path, required: true, description: The file; a link is followed.}
   content: {type: str, default: "", description: What it shall hold.}
-  mode: {type: str, default: "0644", description: Its mode in octal digits.}
+  mode: {type: str, default: "", description: Its mode in octal digits; empty keeps a file's own, else 0644.}
   state:
     type: str
     default: present
@@ -61,7 +61,7 @@ def main() -> None:
         argument_spec={
             "path": {"type": "path", "required": True},
             "content": {"type": "str", "default": ""},
-            "mode": {"type": "str", "default": "0644"},
+            "mode": {"type": "str", "default": ""},
             "state": {"type": "str", "default": "present", "choices": ["present", "original"]},
             "validate": {"type": "str", "default": ""},
             "folder": {"type": "path", "default": FOLDER},
@@ -72,9 +72,10 @@ def main() -> None:
     kept = Kept(module.params["folder"])
     try:
         before = path.read_bytes()
-        mode_before = stat.S_IMODE(path.stat().st_mode)
+        status = path.stat()
+        mode_before, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
     except FileNotFoundError:
-        before, mode_before = None, None
+        before, mode_before, owner = None, None, (0, 0)
     except OSError as error:
         module.fail_json(msg=f"cannot read {path}: {error.strerror}")
     if module.params["state"] == "original":
@@ -87,14 +88,15 @@ def main() -> None:
             kept.restore_file(str(path))
     else:
         after = module.params["content"].encode()
-        mode = int(module.params["mode"], 8)
+        # A file that others may not read stays so.
+        mode = int(module.params["mode"], 8) if module.params["mode"] else mode_before or 0o644
         changed = after != before or mode != mode_before
         if changed and module.params["validate"]:
             validate(module, path, after)
         if changed and not module.check_mode:
             try:
                 kept.will_write(path, after)
-                write_atomically(path, after, mode=mode)
+                write_atomically(path, after, mode=mode, owner=owner)
             except OSError as error:
                 module.fail_json(msg=f"cannot write {path}: {error.strerror}")
     module.exit_json(

@@ -86,6 +86,7 @@ def test_a_machine_is_provisioned_once_and_put_back_byte_for_byte(machine: Machi
     assert daemon["features"] == {"cdi": True}
     assert daemon["bip"] == "10.9.0.1/24"
     assert daemon["log-opts"] == {"labels": "mine", "max-size": "50m", "max-file": "5"}
+    assert machine.run("stat", "-c", "%a", "/etc/docker/daemon.json").strip() == "600"
     # Live-restore is switched on before the restart that needs it.
     assert machine.read("/run/stand-in/docker").split() == ["start", "reload", "start"]
     for unit in ("deploy-kit-acs", "deploy-kit-gpu-settings"):

@@ -137,7 +137,7 @@ def test_the_doctors_names_are_the_roles_names() -> None:
         assert name in VARIABLES.options
         # The role's variable takes the doctor's name where they differ; what only switches a role has one
         # name.
-        assert alias == name or f"{alias} | default(" in str(defaults[name]) or alias == "docker_engine"
+        assert alias == name or f"{alias} | default(" in str(defaults[name])
 
 
 @pytest.mark.parametrize(
