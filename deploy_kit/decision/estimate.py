@@ -107,7 +107,7 @@ def read_allreduce(summary: Mapping[str, Any]) -> dict[int, float]:
     chosen = setting.get("candidate") if isinstance(setting, Mapping) else None
     found: dict[int, float] = {}
     for tokens, size in sizes.items() if isinstance(sizes, Mapping) else ():
-        if not isinstance(size, Mapping) or not str(tokens).isdigit():
+        if not isinstance(size, Mapping) or not str(tokens).isdecimal():
             continue
         latencies = size.get("latency_us")
         if not isinstance(latencies, Mapping):

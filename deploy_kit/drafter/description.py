@@ -3,6 +3,7 @@ description."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -94,3 +95,8 @@ def count(config: Mapping[str, Any] | None, key: str) -> int | None:
     """Return a whole, positive number of a config, or None where it is absent or something else."""
     value = (config or {}).get(key)
     return value if type(value) is int and value > 0 else None
+
+
+def whole(text: str | None) -> int | None:
+    """Return a count written in plain digits (at most 18), or None for anything else."""
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,18}", text) else None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy_kit.drafter.description import Description, Listed, MapFacts, TokenizerFacts
+from deploy_kit.drafter.description import Description, Listed, MapFacts, TokenizerFacts, whole
 from deploy_kit.drafter.weights_file import (
     Tensor,
     Weights,
@@ -231,13 +231,15 @@ def read_vocabulary(folder: Path | None) -> tuple[dict[str, int], set[str]] | No
             raise file_error("cannot read tokenizer", merged, error) from error
         for line in lines:
             word, _, rank = line.partition(" ")
-            if rank.isdigit():
-                table[word] = int(rank)
+            number = whole(rank)
+            if number is not None:
+                table[word] = number
         config = folder / "tokenizer_config.json"
         decoder = _table(config, "tokenizer config").get("added_tokens_decoder") if config.is_file() else None
-        for number, entry in (decoder or {}).items() if isinstance(decoder, dict) else ():
-            if isinstance(entry, dict) and isinstance(entry.get("content"), str) and str(number).isdigit():
-                table[entry["content"]] = int(number)
+        for key, entry in (decoder or {}).items() if isinstance(decoder, dict) else ():
+            number = whole(str(key))
+            if isinstance(entry, dict) and isinstance(entry.get("content"), str) and number is not None:
+                table[entry["content"]] = number
                 added.add(entry["content"])
     return (table, added) if table else None
 

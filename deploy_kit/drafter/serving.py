@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deploy_kit.drafter.description import Description, count, text_config
+from deploy_kit.drafter.description import Description, count, text_config, whole
 from deploy_kit.drafter.engine import (
     HIDDEN_DEFAULT_CONTEXT,
     LLAMA_EAGLE3,
@@ -195,7 +195,8 @@ def _context(known: Description, family: str) -> Iterator[Finding]:
     config = known.config or {}
     target = text_config(known.target)
     given = known.flags.get("context-length", known.flags.get("max-model-len"))
-    wanted = int(given) if given and given.isdigit() else context_of(target)
+    number = whole(given)
+    wanted = context_of(target) if number is None else number
     own = context_of(config)
     missing = own is None
     if own is None:
@@ -239,8 +240,8 @@ def _context(known: Description, family: str) -> Iterator[Finding]:
 
 
 def _parallel(known: Description) -> Iterator[Finding]:
-    given = known.flags.get("tp-size", known.flags.get("tensor-parallel-size", known.flags.get("tp", "")))
-    size = known.tensor_parallel or (int(given) if given.isdigit() else None)
+    given = known.flags.get("tp-size", known.flags.get("tensor-parallel-size", known.flags.get("tp")))
+    size = known.tensor_parallel or whole(given)
     config = known.config or {}
     if not size or size < 2:
         return
@@ -268,12 +269,10 @@ def _parallel(known: Description) -> Iterator[Finding]:
 
 
 def _steps(known: Description) -> Iterator[Finding]:
-    numbers = {
-        name: int(known.flags[f"speculative-{name}"])
+    steps, topk, drafts = (
+        whole(known.flags.get(f"speculative-{name}"))
         for name in ("num-steps", "eagle-topk", "num-draft-tokens")
-        if known.flags.get(f"speculative-{name}", "").isdigit()
-    }
-    steps, topk, drafts = (numbers.get(name) for name in ("num-steps", "eagle-topk", "num-draft-tokens"))
+    )
     if (
         steps is None
         and (topk is not None or drafts is not None)

@@ -83,7 +83,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
 def _port(name: str, value: str | None, default: int) -> int:
     if value is None:
         return default
-    if not value.isdigit() or not 0 < int(value) < 65536:
+    if not value.isdecimal() or not 0 < int(value) < 65536:
         raise DeployKitError(
             "not a port", key=name, found=value, allowed="1 to 65535", exit_code=ExitCode.CONFIG
         )

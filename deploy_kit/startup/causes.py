@@ -105,7 +105,7 @@ _OOM = re.compile(
 
 def _facts(match: re.Match[str], text: str) -> dict[str, int | float | str | bool]:
     facts: dict[str, int | float | str | bool] = {
-        name: int(value) if value.isdigit() else value
+        name: int(value) if value.isdecimal() else value
         for name, value in named_groups(match).items()
         if name != "name"
     }

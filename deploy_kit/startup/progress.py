@@ -83,7 +83,7 @@ def clock_seconds(text: str) -> int | None:
     550
     """
     parts = text.split(":")
-    if not all(part.isdigit() for part in parts):
+    if not all(part.isdecimal() for part in parts):
         return None
     seconds = 0
     for part in parts:

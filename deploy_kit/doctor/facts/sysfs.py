@@ -79,7 +79,7 @@ def nodes_as_numactl(root: Path = Path("/sys/devices/system/node")) -> str:
         lines.append(f"node {node} cpus: {' '.join(map(str, expand_cpus(_word(folder / 'cpulist'))))}")
         for line in _word(folder / "meminfo").split("\n"):
             words = line.split()
-            if len(words) >= 4 and words[2] in ("MemTotal:", "MemFree:") and words[3].isdigit():
+            if len(words) >= 4 and words[2] in ("MemTotal:", "MemFree:") and words[3].isdecimal():
                 what = "size" if words[2] == "MemTotal:" else "free"
                 lines.append(f"node {node} {what}: {int(words[3]) // 1024} MB")
     lines.append("node distances:")

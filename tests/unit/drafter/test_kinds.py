@@ -304,6 +304,12 @@ def test_server_flags(flags: str, verdict: str, word: str) -> None:
     assert word in report.cause
 
 
+@pytest.mark.parametrize("odd", ["\u00b2", "9" * 5000, "-1", "many", "1e3"])
+def test_flags_that_are_no_counts_say_nothing(odd: str) -> None:
+    flags = f"--tp {odd} --speculative-num-steps {odd} --context-length {odd} --speculative-eagle-topk {odd}"
+    assert llama().report(f"--- server flags\n{flags}\n").verdict == "ok"
+
+
 def test_quantized_target() -> None:
     paste = llama()
     paste.target["quantization_config"] = {"quant_method": "compressed-tensors"}
