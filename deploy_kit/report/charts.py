@@ -242,8 +242,10 @@ def break_even(load: BreakEven, *, width: float = NARROW, shapes_of: Sequence[st
         end = _ray_end(plain, x_high, y_high)
         shapes.append(Line(x(0), y(0), x(end[0]), y(end[1]), "breakeven"))
         base = _ray_label(f"{plain:.0f} base", end, x, y, x_high, "strong")
-        over = max(0.0, base.box.x + base.box.width - width)  # at the top it may reach over the edge
-        labels.append(replace(base, x=base.x - over))
+        # At the top it may reach over an edge: over the picture's, or over the numbers at the left.
+        over = max(0.0, base.box.x + base.box.width - width)
+        under = max(0.0, plot.x - base.box.x)
+        labels.append(replace(base, x=base.x - over + under))
     for speed in _speeds(points, plain, x_high, y_high):
         end = _ray_end(speed, x_high, y_high)
         label = _ray_label(f"{speed:g}", end, x, y, x_high, "soft")
