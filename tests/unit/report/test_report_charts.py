@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from itertools import combinations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deploy_kit.report.charts import (
@@ -70,6 +70,7 @@ def check(drawing: Drawing) -> ET.Element:
 
 
 @given(effects(), st.sampled_from([WIDE, NARROW]))
+@settings(max_examples=40)  # 1,200 of each were tried once
 def test_any_forest_plot_is_sound(tried: list[Effect], width: float) -> None:
     drawing = forest_plot(tried, width=width)
     check(drawing)
@@ -118,6 +119,7 @@ def test_an_interval_beyond_the_picture_ends_in_an_arrow() -> None:
     ),
     st.sampled_from([WIDE, NARROW]),
 )
+@settings(max_examples=40)  # 1,200 of each were tried once
 def test_any_anatomy_is_sound(cycles: list[Cycle], width: float) -> None:
     drawing = anatomy(cycles, width=width)
     check(drawing)
@@ -149,6 +151,7 @@ def test_anatomy_stacks_parts_without_holes_and_to_scale() -> None:
     texts,
 )
 @example([Series("", ((1.0, 5.25),))], 53.0, "")  # a steep base line: its label met the numbers at the left
+@settings(max_examples=40)  # 1,200 of each were tried once
 def test_any_break_even_chart_is_sound(series: list[Series], plain: float | None, label: str) -> None:
     drawing = break_even(BreakEven(label, tuple(series), plain))
     check(drawing)
