@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Everything that can be tested on this machine. Usage: scripts/test.sh [stage…]
-# Stages, in order: lint monitoring unit integration up engine e2e down. Without arguments: all. The first failure stops it.
+# Stages, in order: lint monitoring unit integration up e2e engine hosts down. Without arguments: all. The first failure
+# stops it. KIT_SLOW=1 adds the tests that measure while they serve and the long fault matrices: they want a quiet machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PWD/.venv/bin:$PWD/.cache/tools/bin:$PATH
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(lint monitoring unit integration up engine e2e down)
+[ ${#stages[@]} -gt 0 ] || stages=(lint monitoring unit integration up e2e engine hosts down)
+fast="${KIT_SLOW:+slow or }not slow"
+# Tests on machines of their own: containers with an init, registries, image builds. They need the Docker that `up` started.
+hosts=(tests/integration/images tests/integration/provision tests/integration/fleet)
 summary=()
 
 stage() {
@@ -26,10 +30,9 @@ engine() {
   # The tests that need torch and SGLang run inside the engine's own image.
   local image=deploy-kit/rehearsal-test:local
   python -m deploy_kit.deploy.images build --target rehearsal-test --tag "$image" >/dev/null
-  # KIT_SLOW=1 adds the tests that measure while they serve: they need minutes and a quiet machine.
   docker run --rm --network none --tmpfs /tmp:exec,mode=1777 --volume "$PWD:/src:ro" --workdir /src \
     --env DEPLOY_KIT_TORCH_PYTHON=/opt/engine/bin/python "$image" -p no:cacheprovider -q --durations=8 \
-    -m "${KIT_SLOW:+slow or }not slow" tests/integration/engine tests/integration/probe \
+    -m "$fast" tests/integration/engine tests/integration/probe \
     tests/integration/startup/test_real_engine.py tests/integration/startup/test_real_engine_slow.py || return 1
   [ -z "${KIT_SLOW:-}" ] || pytest -q tests/integration/startup/test_container_faults.py
 }
@@ -40,10 +43,14 @@ for name in "${stages[@]}"; do
     lint) stage lint scripts/lint.sh ;;
     monitoring) stage monitoring monitoring/check.sh ;;
     unit) stage unit pytest -q -n 2 tests/unit ;;
-    integration) stage integration pytest -q --ignore tests/integration/engine tests/integration ;;
+    integration)
+      stage integration pytest -q -m "$fast" --durations=5 --ignore tests/integration/engine "${hosts[@]/#/--ignore=}" \
+        tests/integration
+      ;;
     up) stage up deploy-kit up ;;
+    e2e) stage e2e pytest -q --durations=8 tests/e2e ;;
     engine) stage engine engine ;;
-    e2e) stage e2e pytest -q tests/e2e ;;
+    hosts) stage hosts pytest -q -m "$fast" --durations=8 "${hosts[@]}" ;;
     down) stage down deploy-kit down ;;
     *) echo "unknown stage: $name" >&2 && exit 2 ;;
   esac
