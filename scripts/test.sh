@@ -29,7 +29,7 @@ stage() {
 engine() {
   # The tests that need torch and SGLang run inside the engine's own image.
   local image=deploy-kit/rehearsal-test:local
-  python -m deploy_kit.deploy.images build --target rehearsal-test --tag "$image" >/dev/null
+  python -m deploy_kit.deploy.images build --target rehearsal-test --tag "$image" >/dev/null || return 1
   docker run --rm --network none --tmpfs /tmp:exec,mode=1777 --volume "$PWD:/src:ro" --workdir /src \
     --env DEPLOY_KIT_TORCH_PYTHON=/opt/engine/bin/python "$image" -p no:cacheprovider -q --durations=8 \
     -m "$fast" tests/integration/engine tests/integration/probe \
