@@ -191,11 +191,12 @@ def main() -> None:
     parser.add_argument("--level", choices=["full", "prometheus"], default="full")
     parser.add_argument("--images", choices=["auto", "upstream", "debian"], default="auto")
     parser.add_argument("--no-pull", action="store_true", help="fetch nothing: for a dry run")
-    parser.add_argument("services", nargs="*")
+    parser.add_argument("--services", default="", help="for build: their names, set apart by commas")
     arguments = parser.parse_args()
     try:
         if arguments.action == "build":
-            print_json(build_debian(arguments.root, tuple(arguments.services)))
+            services = tuple(name for name in arguments.services.split(",") if name)
+            print_json(build_debian(arguments.root, services))
             return
         pulled: list[str] = []
 

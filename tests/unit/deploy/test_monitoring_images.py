@@ -1,5 +1,6 @@
 """Upstream images where a registry answers, Debian's packages where none does, and what is then left out."""
 
+import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from deploy_kit.deploy.monitoring_images import (
     Choice,
     build_debian,
     choose,
+    main,
     upstream_images,
     wanted_services,
 )
@@ -137,3 +139,25 @@ def test_an_image_is_built_again_only_for_another_dockerfile(
     assert build_debian(tmp_path, services) == {"built": list(services), "changed": False}
     (tmp_path / "var/monitoring-images.json").write_text("[")
     assert build_debian(tmp_path, services)["changed"] is False
+
+
+def test_the_command_line_is_the_one_that_the_role_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "ansible/roles/monitoring/tasks/configure.yml").read_text()
+    (task,) = [one for one in yaml.safe_load(text) if one["name"].startswith("Build the monitoring")]
+    argv = task["ansible.builtin.command"]["argv"]
+    assert argv[1:3] == ["-m", "deploy_kit.deploy.monitoring_images"]
+    words = [word.partition("=")[0] for word in argv[3:]]
+    values = {"--root": f"={tmp_path}", "--services": "=prometheus,alertmanager"}
+    asked: list[tuple[Path, tuple[str, ...]]] = []
+
+    def stand_in_build(root: Path, services: tuple[str, ...]) -> dict[str, Any]:
+        asked.append((root, services))
+        return {"built": [], "changed": False}
+
+    monkeypatch.setattr("deploy_kit.deploy.monitoring_images.build_debian", stand_in_build)
+    monkeypatch.setattr("sys.argv", ["images", *(word + values.get(word, "") for word in words)])
+    main()
+    assert asked == [(tmp_path, ("prometheus", "alertmanager"))]
+    assert json.loads(capsys.readouterr().out)["changed"] is False
