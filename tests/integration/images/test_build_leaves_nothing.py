@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -57,7 +58,16 @@ def places_of(marker: str, image: Path) -> list[str]:
 
 def build(arguments: list[str]) -> str:
     done = subprocess.run(
-        ["docker", "buildx", "build", "--progress", "plain", *arguments],
+        # KIT_BUILD_FLAGS: for a daemon without a bridge, --network=host.
+        [
+            "docker",
+            "buildx",
+            "build",
+            "--progress",
+            "plain",
+            *os.environ.get("KIT_BUILD_FLAGS", "").split(),
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -66,14 +76,25 @@ def build(arguments: list[str]) -> str:
     return done.stderr
 
 
+def saved(folder: Path, arguments: list[str]) -> tuple[Path, str]:
+    """Build, save the image to a file and remove it from the daemon; return the file and the build's log."""
+    tag = f"deploy-kit/leaves-nothing:{secrets.token_hex(6)}"
+    log = build(["--load", "--tag", tag, *arguments])
+    try:
+        subprocess.run(["docker", "save", "--output", str(folder / "image.tar"), tag], check=True)
+    finally:
+        subprocess.run(["docker", "rmi", "--force", tag], capture_output=True, check=False)
+    return folder / "image.tar", log
+
+
 def test_the_search_finds_what_a_layer_holds(tmp_path: Path) -> None:
     """Without this, a search that finds nothing would prove nothing."""
     marker = f"marker-{secrets.token_hex(16)}"
     (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY leaked /leaked\n")
     (tmp_path / "leaked").write_text(f"before {marker} after")
-    build(["--output", f"type=docker,dest={tmp_path}/image.tar", str(tmp_path)])
-    assert places_of(marker, tmp_path / "image.tar")
-    assert not places_of(f"marker-{secrets.token_hex(16)}", tmp_path / "image.tar")
+    image, _ = saved(tmp_path, [str(tmp_path)])
+    assert places_of(marker, image)
+    assert not places_of(f"marker-{secrets.token_hex(16)}", image)
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +119,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
     arguments = make_arguments(Catalog(ROOT / "configs").load(Stack, "current"))
     for name, value in arguments.items():
         flags += ["--build-arg", f"{name}={value}"]
-    log = build(
+    image, log = saved(
+        folder,
         [
             "--file", str(ROOT / "docker/Dockerfile"), "--target", "slice", "--no-cache-filter", "slice",
-            "--output", f"type=docker,dest={folder}/image.tar", *flags, str(ROOT),
-        ]
+            *flags, str(ROOT),
+        ],
     )  # fmt: skip
-    return marker, folder / "image.tar", log
+    return marker, image, log
 
 
 def test_secrets_leave_nothing(built: tuple[str, Path, str]) -> None:
