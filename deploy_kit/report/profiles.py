@@ -31,7 +31,7 @@ _OUTCOMES = {
 def answer(decision: Decision) -> tuple[str, str]:
     """Return the decision in a line, and the reason with the margin."""
     if decision.ratio is None:
-        return "Undecided: stay with the baseline until it is measured.", decision.reason
+        return "Undecided: stay with the baseline until it is measured.", _sentence(decision.reason)
     if not decision.choice.speculates:
         return "Run the baseline.", _sentence(decision.reason)
     return f"Run {decision.choice.label}: {margin(decision)} tokens/s.", _sentence(decision.reason)
