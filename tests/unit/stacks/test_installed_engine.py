@@ -12,6 +12,7 @@ import pytest
 from deploy_kit.configs.catalog import Catalog
 from deploy_kit.configs.schema import Patch, Stack
 from deploy_kit.errors import DeployKitError
+from deploy_kit.stacks import engine
 from deploy_kit.stacks import installed as read
 from deploy_kit.stacks.engine import examine_slice
 from deploy_kit.stacks.locks import Pin
@@ -251,3 +252,15 @@ def test_needed_libraries_of_a_real_file(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-o", "x.so", "x.c", "-lm"], cwd=tmp_path, check=True)
     said = subprocess.run(["readelf", "-d", "x.so"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "libm.so.6" in read.parse_needed(said.stdout)
+
+
+@pytest.mark.parametrize(("user", "looked"), [(0, True), (10001, False)])
+def test_caches_are_looked_for_by_root_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, looked: bool
+) -> None:
+    """The image's user may not look into /root: asking there must not end in a traceback."""
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    monkeypatch.setattr(engine, "LIBRARY_ROOTS", (str(tmp_path),))
+    names = [check.name for check in engine.examine(CURRENT, ROOT, tmp_path)]
+    assert ("no caches" in names) is looked
+    assert "one NCCL" in names
