@@ -186,7 +186,11 @@ def test_mla_class(target: Path, variants: dict[str, Path], loaded: dict[str, di
 
 def accept_length(target: Path, drafter: Path, folder: Path, *argv: str) -> float:
     """SGLang's own accept length of one answer, served with this drafter (of either class)."""
-    environment = mla_drafter_on_cpu.environment(folder)
+    folder.mkdir(exist_ok=True)
+    mla = json.loads((drafter / "config.json").read_text())["architectures"] == [
+        "Eagle3DeepseekV2ForCausalLM"
+    ]
+    environment = mla_drafter_on_cpu.environment(folder) if mla else {}
     with serving(target, folder, *(argv or eagle3(drafter)), **environment) as server:
         return float(server.generate("Ada builds", 120)["meta_info"]["spec_accept_length"])
 
