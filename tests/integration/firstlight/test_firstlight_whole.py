@@ -16,6 +16,7 @@ import pytest
 
 from deploy_kit.receipts import read_receipts
 
+pytestmark = pytest.mark.timeout(1500)  # half a minute; minutes on a busy machine
 pytest.importorskip("jinja2", reason="the report needs Jinja2, which the engine's image may not have")
 ROOT = Path(__file__).parents[3]
 KEY = "0123456789abcdef-the-servers-key"
@@ -67,7 +68,7 @@ def firstlight(folder: Path, urls: dict[str, str], *more: str) -> subprocess.Com
         text=True,
         cwd=ROOT,
         env=environment,
-        timeout=240,
+        timeout=600,
     )  # fmt: skip
 
 
