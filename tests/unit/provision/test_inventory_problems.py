@@ -130,7 +130,7 @@ def test_the_doctors_names_are_the_roles_names() -> None:
     first_cells = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
     rows = {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
     assert rows == set(DOCTOR_VARIABLES)
-    defaults = {}
+    defaults: dict[str, Any] = {}
     for path in (ROOT / "ansible/roles").glob("*/defaults/main.yml"):
         defaults |= yaml.safe_load(path.read_text()) or {}
     for alias, name in DOCTOR_VARIABLES.items():
