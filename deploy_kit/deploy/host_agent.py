@@ -488,6 +488,9 @@ def apply(host: Host, target: str | None, *, kind: str, ready_seconds: float) ->
     keys = ("release", "plan_id", "image", "profile", "model", "rehearsal", "ready_seconds")
     entry = {**{key: facts.get(key) for key in keys}, "ready_seconds": ready_seconds}
     host.prepare()
+    deadline = time.monotonic() + 60
+    while host.read()["in_progress"] is None and roll_is_running() and time.monotonic() < deadline:
+        time.sleep(0.2)  # the change before has ended and tidies up
     state = host.change(lambda old: begin(settled(old), entry, kind=kind, now=now()))
     output(["systemctl", "reset-failed", ROLL_UNIT])
     command = ["systemd-run", "--unit", ROLL_UNIT, "--collect", "--quiet", "--property=Restart=on-abnormal"]
