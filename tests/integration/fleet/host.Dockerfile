@@ -14,9 +14,10 @@ CMD ["/sbin/init"]
 
 # The stand-in engine: Python, what it links against, its standard library, and the one script.
 FROM host AS collect
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN mkdir -p /out/usr/local/bin /out/etc /out/tmp; \
     for file in /usr/bin/python3.11 /usr/lib/python3.11/lib-dynload/*.so; do \
-        echo "$file"; ldd "$file" | grep -o '/[^ ]*' || true; \
+        echo "$file"; { ldd "$file" | grep -o '/[^ ]*'; } || true; \
     done | sort -u | while read -r file; do cp --parents --dereference "$file" /out/; done; \
     cp -r --parents /usr/lib/python3.11 /out/; \
     rm -rf /out/usr/lib/python3.11/test /out/usr/lib/python3.11/__pycache__; \
@@ -25,7 +26,7 @@ RUN mkdir -p /out/usr/local/bin /out/etc /out/tmp; \
     install -m 0755 /engine.py /out/usr/local/bin/deploy-kit
 FROM scratch AS stand-in
 COPY --from=collect /out/ /
-ADD settings.json /etc/stand-in.json
+COPY settings.json /etc/stand-in.json
 ENV PATH=/usr/local/bin:/usr/bin
 USER 10001:10001
 ENTRYPOINT ["/usr/local/bin/deploy-kit", "serve"]
