@@ -132,8 +132,8 @@ def build(target: str, settings: Mapping[str, Any]) -> str:
         shutil.copy(HERE / "stand_in/engine.py", context / "stand_in")
         (context / "settings.json").write_text(json.dumps(dict(settings)))
         run(
-            "docker", "buildx", "build", "--load", "--quiet", "--file", str(HERE / "host.Dockerfile"),
-            "--target", target, "--build-arg", f"BASE={base}", "--tag", tag, folder,
+            "docker", "buildx", "build", "--load", "--quiet", "--network", "none",
+            "--file", str(HERE / "host.Dockerfile"), "--target", target, "--build-arg", f"BASE={base}", "--tag", tag, folder,
         )  # fmt: skip
     return tag
 
