@@ -133,7 +133,8 @@ def build(target: str, settings: Mapping[str, Any]) -> str:
         (context / "settings.json").write_text(json.dumps(dict(settings)))
         run(
             "docker", "buildx", "build", "--load", "--quiet", "--network", "none",
-            "--file", str(HERE / "host.Dockerfile"), "--target", target, "--build-arg", f"BASE={base}", "--tag", tag, folder,
+            "--file", str(HERE / "host.Dockerfile"), "--target", target,
+            "--build-arg", f"BASE={base}", "--tag", tag, folder,
         )  # fmt: skip
     return tag
 
