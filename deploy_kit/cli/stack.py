@@ -78,7 +78,7 @@ def verify(
                 task = progress.add_task(f"{one}: asking the index", total=len(pins))
                 checks += check_index(pins, advance=lambda p=progress, t=task: p.advance(t))  # type: ignore[misc]
         if image is not None:
-            from deploy_kit.stacks.build import read_labels
+            from deploy_kit.deploy.stack_images import read_labels
             from deploy_kit.stacks.verify import check_labels
 
             checks += check_labels(stack, image, read_labels(image))
@@ -203,8 +203,8 @@ def build(
     """Build a GPU stack's image. Needs 25 GB of disk and the better part of an hour on two cores."""
     from deploy_kit.configs.catalog import Catalog
     from deploy_kit.configs.schema import Stack
+    from deploy_kit.deploy.stack_images import TARGETS, build_target
     from deploy_kit.output import print_json, stderr_console
-    from deploy_kit.stacks.build import TARGETS, build_target
 
     if target not in TARGETS:
         raise typer.BadParameter(f"no such target: found {target}, allowed {', '.join(TARGETS)}")

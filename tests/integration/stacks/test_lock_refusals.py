@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy_kit.stacks.build import explain
+from deploy_kit.deploy.stack_images import explain
 
 ROOT = Path(__file__).parents[3]
 

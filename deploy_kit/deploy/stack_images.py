@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from deploy_kit.configs.schema import Stack
+from deploy_kit.deploy.images import build
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import read_text
@@ -21,8 +22,6 @@ def build_target(
 ) -> dict[str, object]:
     """Build one target for a stack; where the lock was the reason for a failure, the error names the lock's
     line, what was found and what is allowed. `output`: a folder for gpu-sbom's files."""
-    from deploy_kit.deploy.images import build
-
     flags = ("--output", f"type=local,dest={output}") if output is not None else ()
     try:
         return build(
