@@ -123,6 +123,7 @@ def _config_error(kind: type[Strict], path: Path, error: ValidationError) -> Dep
     elif first["type"] == "missing":
         message = "missing key"
         found = "nothing"
+        allowed = "a value: this key has no default"
     elif first["type"] == "value_error":
         # Ours, from a validator that looks at several keys: "key: what is wrong".
         text = message.removeprefix("Value error, ")

@@ -117,13 +117,18 @@ def test_gpus_are_asked_for_with_gpus_only() -> None:
         assert with_gpus[name]["healthcheck"]["start_period"] == "45m0s"
         assert "deploy" not in without[name]
         assert "ulimits" not in without[name]
-        (receipts,) = without[name]["volumes"]
-        assert receipts["target"] == "/var/lib/deploy-kit/receipts"
-        assert receipts["read_only"] is True
-        assert {volume["target"] for volume in with_gpus[name]["volumes"]} == {
-            "/models", "/etc/deploy-kit", "/var/lib/deploy-kit/receipts",
+        assert writable(without[name]) == {
+            "/var/lib/deploy-kit/receipts": False, "/var/lib/deploy-kit/starts": True,
         }  # fmt: skip
-        assert all(volume["read_only"] for volume in with_gpus[name]["volumes"])
+        assert writable(with_gpus[name]) == {
+            "/models": False, "/etc/deploy-kit": False,
+            "/var/lib/deploy-kit/receipts": False, "/var/lib/deploy-kit/starts": True,
+        }  # fmt: skip
+
+
+def writable(service: dict[str, Any]) -> dict[str, bool]:
+    """Where a service's volumes are mounted, and whether it may write there."""
+    return {volume["target"]: not volume.get("read_only", False) for volume in service["volumes"]}
 
 
 def test_the_playbook_parses() -> None:
