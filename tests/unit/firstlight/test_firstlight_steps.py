@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,6 +213,15 @@ def test_postponed_steps_run_at_the_end_once_the_image_is_there(
     assert never.run(refresh=lambda: bare).steps["probe-allreduce"].outcome == "skipped"
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C as a terminal has it: what is started in a shell's background is started with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupted_step_is_written_down_and_the_next_run_goes_on(
     make_runner: Callable[..., StandInRunner], tmp_path: Path
 ) -> None:
