@@ -22,7 +22,7 @@ _SECRET_NAME = re.compile(r"(?i)key|token|secret|password|passwd|credential|auth
 _SECRETS_IN_TEXT = (
     re.compile(r"(?i)(bearer\s+)\S+"),
     re.compile(
-        r"(?i)((?:api[_-]?key|access[_-]?token|hf_token|token|password|passwd|secret)['\"]?\s*[=:]\s*['\"]?)(?!None\b)[^'\",\s)}\]]{4,}"
+        r"(?i)((?:api[_-]?key|access[_-]?token|hf_token|token(?!\s*:\s*\d+(?:,|\s|$))|password|passwd|secret)['\"]?\s*[=:]\s*['\"]?)(?!None\b)[^'\",\s)}\]]{4,}"
     ),
     re.compile(r"()\bhf_[A-Za-z0-9]{8,}"),
     re.compile(r"()\bsk-[A-Za-z0-9_-]{16,}"),

@@ -44,7 +44,7 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         no_space,
-        r"No space left on device(?:: ['\"]?(?P<path>[^'\"\n]+))?",
+        r"(?:shared memory segment (?P<path2>/dev/shm/\S+).{0,200}?)?No space left on device(?:: ['\"]?(?P<path>[^'\"\n]+))?",
         "no space left on the device while writing {path}",
     ),
     rule(
@@ -61,7 +61,7 @@ RULES: tuple[Rule, ...] = (
         r"(?:hopper|blackwell|sm_?\d+|sm\d|b200|h100|h200|compute|cuda compute|gpus? with)"
         r"|requires? (?:\w+ ){0,4}(?:sm ?[<>=]|sm_?\d+|compute capability|hopper|blackwell)"
         r"|(?:sm_?\d+|compute capability \S+|architecture|device capability \S+|gpu arch\w*) (?:\w+ ){0,3}(?:is |are )?not (?:yet )?supported"
-        r"|unsupported (?:\w+ ){0,2}(?:compute capability|gpu|arch\w*|sm\b|device capability)"
+        r"|unsupported (?:\w+ ){0,2}(?:compute capability|gpu|arch\w*\b(?!: ?\[?'?\w+For[A-Z])|sm\b|device capability)"
         r"|not supported (?:on|for|by) (?:\w+ ){0,4}(?:sm_?\d+|compute capability|this gpu|this device|gpu arch\w*|architecture|blackwell)"
         r"|does not support (?:sm_?\d+|compute capability|this gpu|architecture)"
         r"|no (?:available|valid|suitable|supported|compiled) (?:\w+ ){0,2}(?:kernel|cubin|tactic|algorithm for this)"

@@ -45,7 +45,9 @@ _CASE_PHASES = {
     "exited": "shutdown",
 }
 _NOT_PERSONAL = re.compile(
-    r"(?i)bearer \S+|(?:api[_-]key|token|password)['\"]?\s*[=:]\s*['\"]?[^'\",\s)]{4,}|hf_[A-Za-z0-9]{8,}"
+    # A count such as "#token: 11179" in a decode line is no secret.
+    r"(?i)bearer \S+|(?:api[_-]key|token(?!\s*:\s*\d+(?:,|\s|$))|password)['\"]?\s*[=:]\s*"
+    r"['\"]?[^'\",\s)]{4,}|hf_[A-Za-z0-9]{8,}"
 )
 
 

@@ -492,6 +492,15 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     fault(
+        "arch-unsupported-old",
+        "loading",
+        "model-type-unknown",
+        *scheduler(
+            *LOAD,
+            raised="ValueError: Unsupported architectures: Eagle3DeepseekV2ForCausalLM. Supported list: dict_keys(['LlamaForCausalLM'])",
+        ),
+    ),
+    fault(
         "flag-unknown",
         "start",
         "flag",

@@ -57,16 +57,19 @@ def test_secrets_are_removed_everywhere() -> None:
             "key=k-0123456789abcdef end",
             "Authorization: Bearer abc.def",
             "api_key='sk-12345678901234567890'",
+            "Decode batch, #running-req: 3, #token: 11179, token usage: 0.08",
+            "token: 12345678-abcd",
         ],
         "url": "http://user:pass@host/x",
         "number": 3,
     }
     text = str(clean := remove_secrets(content, "k-0123456789abcdef"))
-    for secret in ("hf_AAAA", "k-0123456789abcdef", "abc.def", "sk-1234", ":pass@"):
+    for secret in ("hf_AAAA", "k-0123456789abcdef", "abc.def", "sk-1234", ":pass@", "12345678-abcd"):
         assert secret not in text
     assert clean["env"]["NCCL_ALGO"] == "Ring"
     assert clean["env"]["DEPLOY_KIT_API_KEY_FILE"] == "/run/secrets/api_key"
     assert clean["number"] == 3
+    assert "#token: 11179, token usage" in text
 
 
 def test_a_full_buffer_drops_and_counts() -> None:
