@@ -67,7 +67,13 @@ def _http(journal: Journal, line: Line, match: re.Match[str]) -> None:
 def read_decode(journal: Journal, line: Line) -> None:
     """A decode batch: the engine serves."""
     run = journal.run
-    if not run.ready or not line.text.startswith("Decode batch"):
+    if not line.text.startswith("Decode batch"):
+        return
+    if not run.ready and not run.args and not run.init_begun and run.stage == (0, 0) and not run.deaths:
+        # Nothing of a start came before: the tail of a log, or a rotated one, of an engine that serves.
+        run.ready = True
+        run.remarks["cut"] = "the log's beginning is missing; decode lines tell that the engine is ready"
+    if not run.ready:
         return
     run.serving = True
     run.unhealthy = None

@@ -55,7 +55,7 @@ def rule(
 
 
 _GIVEN_NAME = re.compile(
-    r"looks like (\S+) is not the path|huggingface\.co/(?:api/models/)?([\w.-]+/[\w.-]+)"
+    r"looks like (\S+) is not the path|huggingface\.co/(?!docs/)(?:api/models/)?([\w.-]+/[\w.-]+)"
 )
 
 

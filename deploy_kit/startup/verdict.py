@@ -207,6 +207,8 @@ class Verdict:
             )
         handled = sum(1 for failure in run.failures if failure.fatal is not True and failure.ready_before)
         text = "the ready line appeared after HTTP bind and warm-up"
+        if "cut" in run.remarks:
+            text = "decode lines: the engine serves (the log's beginning, with the ready line, is missing)"
         if handled:
             text = (
                 f"{handled} request(s) failed with an exception that was handled"
