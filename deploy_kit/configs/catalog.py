@@ -96,7 +96,7 @@ def load_file(kind: type[AnyFile], path: Path) -> AnyFile:
     word = kind.__name__.lower()
     try:
         table = tomllib.loads(read_text(path, what=f"{word} file"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DeployKitError(
             f"this {word} file is not TOML: {error}", file=path, exit_code=ExitCode.CONFIG
         ) from error

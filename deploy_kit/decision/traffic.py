@@ -74,7 +74,7 @@ def parse_traffic(text: str) -> Traffic:
         return _checked({"band": bands}, None)
     try:
         return _checked(tomllib.loads(read_text(text, what="traffic file")), text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DeployKitError(f"no valid TOML: {error}", file=text, exit_code=ExitCode.CONFIG) from error
 
 

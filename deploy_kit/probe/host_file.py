@@ -83,7 +83,7 @@ def _one_line(text: str) -> str:
 def _must_be(text: str, wanted: Mapping[str, Any], file: Path | None) -> None:
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         found = None
     if found != wanted:
         raise DeployKitError(
@@ -99,7 +99,7 @@ def _must_be(text: str, wanted: Mapping[str, Any], file: Path | None) -> None:
 def _parsed(text: str, file: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DeployKitError(
             f"this host file is not TOML: {error}", file=file, exit_code=ExitCode.CONFIG
         ) from error

@@ -139,7 +139,7 @@ def _expected(wish: dict[str, Any]) -> Host | None:
         return _catalog().host(str(wish["host"])) if wish.get("host") else None
     try:
         return Host.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
+    except (tomllib.TOMLDecodeError, RecursionError, ValidationError) as error:
         raise DeployKitError(
             f"the host's own file is not valid: {str(error).splitlines()[0]}",
             file="host.toml",
@@ -163,7 +163,7 @@ def _nccl_table(text: str | None) -> dict[str, str] | None:
         return None
     try:
         table = tomllib.loads(text).get("nccl")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return None  # told when the file is composed
     return table if isinstance(table, dict) and not nccl_problems(table) else None
 

@@ -68,7 +68,7 @@ def host_file(
     if existing is not None:
         try:
             before = tomllib.loads(existing)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise DeployKitError(
                 f"the host's own file is not TOML: {error}",
                 file=file,

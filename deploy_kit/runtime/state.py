@@ -49,7 +49,7 @@ def read_state(folder: Path) -> EngineState | None:
         return None
     try:
         return EngineState(**json.loads(read_text(path)))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

@@ -19,7 +19,7 @@ def read_exits(folder: Path) -> dict[str, int]:
         return {}
     try:
         value = json.loads(read_text(path))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(value, dict):
         return {}

@@ -112,6 +112,6 @@ def _parse(line: str) -> Start | None:
             and all(isinstance(text, str) for text in (start.plan_id, start.profile, start.model, start.host))
             and all(float(seconds) >= 0 for seconds in start.phase_seconds.values())
         )
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     return start if good else None

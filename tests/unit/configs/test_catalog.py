@@ -85,6 +85,12 @@ def test_broken_toml_says_where(tmp_path: Path) -> None:
     assert "line 1" in error.summary
 
 
+def test_toml_nested_too_deeply_is_our_error(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("a=" + "[" * 5000)
+    with pytest.raises(DeployKitError, match="not TOML"):
+        load_file(Host, tmp_path / "deep.toml")
+
+
 def test_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(DeployKitError):
         load_file(Profile, tmp_path / "absent.toml")
