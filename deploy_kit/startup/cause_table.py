@@ -349,6 +349,11 @@ CAUSES = _table(
     ),
     Cause("assertion", "the frame named in the evidence says what was expected", ExitCode.ENGINE_DIED),
     Cause("unknown", "read the last lines of each rank in the post-mortem file", ExitCode.ENGINE_DIED),
-    Cause("stalled", "nothing observable advances; see what was checked", ExitCode.ENGINE_HUNG),
+    Cause(
+        "stalled",
+        "find where it waits: nvidia-smi (GPUs at 100 % without progress: run the host doctor), iostat or the"
+        " storage's own log while weights load, py-spy dump of a rank; state.json says what was checked",
+        ExitCode.ENGINE_HUNG,
+    ),
     Cause("stopped", "nothing: it was stopped as asked", ExitCode.OK),
 )

@@ -227,9 +227,11 @@ class Verdict:
             text = "NCCL communicator init: no 'Init torch distributed ends' from any rank"
         elif phase == "starting" and run.init_begun:
             text = "no rank has begun to load weights"
+        elif run.compiling:
+            text = "the compilation of kernels does not advance"
         else:
             text = {
-                "starting": "nothing was printed since the start",
+                "starting": "the start does not advance",
                 "loading": "no shard has been loaded since",
                 "allocating": "memory pools are not ready",
                 "capturing": "graph capture does not advance: a collective in it, or a compilation, hangs",
