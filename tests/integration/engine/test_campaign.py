@@ -58,7 +58,7 @@ expected_bench_seconds = 5
 start_limit_seconds = 400
 """
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a dozen starts of the engine
 
 
 def cut_off(model: Path, copy: Path) -> Path:

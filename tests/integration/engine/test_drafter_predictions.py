@@ -195,7 +195,8 @@ def accept_length(target: Path, drafter: Path, folder: Path, *argv: str) -> floa
         return float(server.generate("Ada builds", 120)["meta_info"]["spec_accept_length"])
 
 
-@pytest.mark.parametrize("style", ["llama", pytest.param("mla", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("style", ["llama", "mla"])
 def test_remap_brings_acceptance_back(style: str, good: Path, target: Path, tmp_path: Path) -> None:
     """A later export wrote another vocabulary over the map: nothing is accepted until it is repaired."""
     change = keys() if style == "llama" else mla_twin

@@ -15,7 +15,7 @@ from .hosts import BOXES, GATEWAY, KEY, NAME, Client, Fleet, run, serving_versio
 
 STARTED = "docker inspect -f '{{.State.StartedAt}}' deploy-kit-kimi-baseline-1"
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_a_first_deployment_serves_on_every_box(fleet: Fleet, one: str) -> None:
