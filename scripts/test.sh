@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Everything that can be tested on this machine. Usage: scripts/test.sh [stage…]
-# Stages, in order: lint monitoring unit integration up e2e engine hosts down. Without arguments: all. The first failure
-# stops it. KIT_SLOW=1 adds the tests that measure while they serve and the long fault matrices: they want a quiet machine.
+# Stages, in order: lint monitoring unit integration up e2e engine hosts down; hosts (image builds, provisioning, fleets) only
+# when named or with KIT_SLOW=1, which also adds the tests that measure while they serve and the long fault matrices: they
+# want a quiet machine. The first failure stops it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=$PWD/.venv/bin:$PWD/.cache/tools/bin:$PATH
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(lint monitoring unit integration up e2e engine hosts down)
+[ ${#stages[@]} -gt 0 ] || stages=(lint monitoring unit integration up e2e engine ${KIT_SLOW:+hosts} down)
 fast="${KIT_SLOW:+slow or }not slow"
 # Tests on machines of their own: containers with an init, registries, image builds. They need the Docker that `up` started.
 hosts=(tests/integration/images tests/integration/provision tests/integration/fleet)
