@@ -221,7 +221,7 @@ def test_a_second_run_changes_nothing_and_is_quick(bring_up: Callable[[str], Dep
     answer = deploy_kit("up")
     seconds = time.monotonic() - began
     assert answer["changed"] == 0, answer["changed_steps"]
-    assert seconds < 90, (
+    assert seconds < 150, (
         "a second run takes under 30 s on a quiet machine; this long means that it does work again"
     )
 
