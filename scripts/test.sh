@@ -31,10 +31,11 @@ engine() {
   # The tests that need torch and SGLang run inside the engine's own image.
   local image=deploy-kit/rehearsal-test:local
   python -m deploy_kit.deploy.images build --target rehearsal-test --tag "$image" >/dev/null || return 1
+  local tests=(tests/integration/engine tests/integration/probe)
+  [ -z "${KIT_SLOW:-}" ] || tests+=(tests/integration/startup/test_real_engine.py tests/integration/startup/test_real_engine_slow.py)
   docker run --rm --network none --tmpfs /tmp:exec,mode=1777 --volume "$PWD:/src:ro" --workdir /src \
     --env DEPLOY_KIT_TORCH_PYTHON=/opt/engine/bin/python "$image" -p no:cacheprovider -q --durations=8 \
-    -m "$fast" tests/integration/engine tests/integration/probe \
-    tests/integration/startup/test_real_engine.py tests/integration/startup/test_real_engine_slow.py || return 1
+    -m "$fast" "${tests[@]}" || return 1
   [ -z "${KIT_SLOW:-}" ] || pytest -q tests/integration/startup/test_container_faults.py
 }
 
