@@ -330,7 +330,7 @@ def test_a_state_folder_that_cannot_be_written_ends_nothing(run: Callable[..., R
     moved = running.folder.with_name("moved")
     running.folder.rename(moved)
     try:
-        running.wait(lambda: any("state file is not written" in said for said in running.said), 15.0)
+        running.wait(lambda: any("state file is not written" in said for said in running.said), 60.0)
         assert running.engine is not None
         assert running.engine.poll() is None
     finally:
