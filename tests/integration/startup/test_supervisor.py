@@ -324,6 +324,7 @@ def test_a_start_is_kept_and_expected_the_next_time(run: Callable[..., Running])
     assert second.state().details["expected_seconds"] == status.expected_seconds
 
 
+@pytest.mark.slow  # the next write may be a minute away
 def test_a_state_folder_that_cannot_be_written_ends_nothing(run: Callable[..., Running]) -> None:
     running = run("ready", starts=True)
     running.wait_ready()
