@@ -69,6 +69,14 @@ def file_component(path: Path, name: str, kind: str, **properties: str) -> dict[
     }
 
 
+def without_addresses(value: Any) -> Any:
+    """Return a bill of materials without its external references: a package's purl says what it is, and the
+    addresses in its metadata are neither what was installed nor where it came from."""
+    if isinstance(value, dict):
+        return {key: without_addresses(inner) for key, inner in value.items() if key != "externalReferences"}
+    return [without_addresses(inner) for inner in value] if isinstance(value, list) else value
+
+
 def licence_of(component: dict[str, Any]) -> str:
     """Return a component's licences in one line, or unknown."""
     words = []
@@ -92,7 +100,7 @@ def licence_table(components: list[dict[str, Any]]) -> str:
 
 def main(python_json: Path, kit: Path, engine: Path, out: Path) -> None:
     """Merge, check against the schema, write."""
-    bom = json.loads(python_json.read_text())
+    bom = without_addresses(json.loads(python_json.read_text()))
     query = ["dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${Architecture}\n"]
     listing = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     components = bom["components"]

@@ -28,6 +28,19 @@ def script(name: str) -> ModuleType:
 SBOM, KERNELS, CUDA, CUT = script("sbom"), script("kernels"), script("cuda_home"), script("cut")
 
 
+def test_no_address_stays_in_a_bill_of_materials() -> None:
+    reference = [{"type": "distribution", "url": "https://packages.example/a"}]
+    tool = {"name": "t", "externalReferences": reference}
+    bom = {"metadata": {"tools": {"components": [tool]}}, "components": [{"name": "a", **tool}]}
+    assert SBOM.without_addresses(bom) == {
+        "metadata": {"tools": {"components": [{"name": "t"}]}},
+        "components": [{"name": "t"}],
+    }
+    kept = (ROOT / "docs/receipts/gpu-image-sbom.cdx.json").read_text()
+    assert "externalReferences" not in kept
+    assert '"purl"' in kept
+
+
 def test_debian_packages_become_valid_components(tmp_path: Path) -> None:
     validation = pytest.importorskip("cyclonedx.validation.json", reason="needs cyclonedx-bom (make dev)")
     from cyclonedx.schema import SchemaVersion
