@@ -138,6 +138,14 @@ def _settings(
                 allowed=f"PROFILE=http://HOST:PORT, PROFILE one of {', '.join(profiles)}",
                 exit_code=ExitCode.USAGE,
             )
+        if name in urls:
+            raise DeployKitError(
+                "--server names a profile twice",
+                key="--server",
+                found=f"{name}={urls[name]} and {entry}",
+                allowed="one server for each profile",
+                exit_code=ExitCode.USAGE,
+            )
         urls[name] = url
     if traffic:
         parse_traffic(traffic)

@@ -47,6 +47,10 @@ def plan(
             traffic=traffic,
         )  # fmt: skip
         profile, lever = choice.profile, list(choice.levers)
+    elif receipts is not None or among or traffic is not None:
+        raise typer.BadParameter(
+            f"--receipts, --among and --traffic go with the profile auto; found {profile}"
+        )
     resolved = resolve(catalog, profile, host=host, stack=stack, model=model, drafter=drafter, levers=lever)
     if as_json:
         print_json(resolved.as_dict() | ({"auto": choice.as_dict()} if choice else {}))
