@@ -121,13 +121,18 @@ class Spent:
 class Server:
     """One rehearsal engine, with or without the plug-in."""
 
-    def __init__(self, model: str, drafter: str, *, telemetry: bool, folder: Path) -> None:
+    def __init__(
+        self, model: str, drafter: str, *, telemetry: bool, folder: Path, switch: Path | None = None
+    ) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             self.port = int(taken.getsockname()[1])
         plugins = "deploy_kit_rehearsal" + (",deploy_kit_telemetry" if telemetry else "")
         self.log = folder / f"server-{'on' if telemetry else 'off'}.log"
         environment = {**os.environ, **ENGINE_ENVIRONMENT, "SGLANG_PLUGINS": plugins}
+        if switch is not None:
+            environment |= measuring_environment(folder, switch)
+            environment["SGLANG_PLUGINS"] += ",deploy_kit_measuring"
         command = [
             sys.executable, "-m", "sglang.launch_server", "--model-path", model,
             "--speculative-draft-model-path", drafter, *ENGINE_ARGV,
@@ -180,11 +185,11 @@ class Server:
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    def measure(self, concurrency: int) -> Spent:
+    def measure(self, concurrency: int, tokens_each: int = TOKENS) -> Spent:
         """Serve `concurrency` requests at once; return what it took."""
         cpu, began = self.cpu_seconds(), time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
-            tokens = sum(pool.map(self.generate, [TOKENS] * concurrency))
+            tokens = sum(pool.map(self.generate, [tokens_each] * concurrency))
         return Spent(tokens, time.perf_counter() - began, self.cpu_seconds() - cpu)
 
     def stop(self) -> None:
@@ -236,6 +241,70 @@ def paired(model: str, drafter: str, blocks: int, concurrency: int, record: Path
     }
 
 
+def measuring_environment(folder: Path, switch: Path) -> dict[str, str]:
+    """Return what makes an engine load measuring_plugin.py: an entry point in a folder on its path."""
+    info = folder / "measuring" / "deploy_kit_measuring-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deploy-kit-measuring\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(
+        "[sglang.srt.plugins]\ndeploy_kit_measuring = measuring_plugin:register\n"
+    )
+    path = [str(info.parent), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(part for part in path if part),
+        "KIT_TELEMETRY_SWITCH": str(switch),
+    }
+
+
+def toggled(model: str, drafter: str, blocks: int, concurrency: int, record: Path | None) -> dict[str, Any]:
+    """Return each block's two ratios of one server whose plug-in is switched off and on: what two starts of a
+    server differ by is not in it; the call of a hook that returns at once is in both."""
+    measured: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        switch = Path(folder) / "off"
+        server = Server(model, drafter, telemetry=True, folder=Path(folder), switch=switch)
+        try:
+            server.wait()
+            server.measure(concurrency)
+            counted = verifies(server)
+            switch.touch()
+            time.sleep(0.2)
+            server.measure(concurrency, 60)
+            if verifies(server) != counted or not counted:
+                raise SystemExit("the switch does not switch the plug-in off: nothing was compared")
+            for block in range(blocks):
+                first = bool(block % 2)
+                spent = {True: Spent(0, 0.0, 0.0), False: Spent(0, 0.0, 0.0)}
+                load = os.getloadavg()[0]
+                for on in (first, not first, not first, first):
+                    switch.unlink(missing_ok=True) if on else switch.touch()
+                    time.sleep(0.2)
+                    spent[on] += server.measure(concurrency, TOKENS // 2)
+                result = ratios(spent[True], spent[False], load)
+                print(f"block {block + 1} of {blocks}: {result}", file=sys.stderr, flush=True)
+                measured.append(result)
+                if record:
+                    with record.open("a") as lines:
+                        lines.write(json.dumps({"toggled": True, **result}) + "\n")
+        finally:
+            server.stop()
+    return {
+        "blocks": measured,
+        "throughput": summary([one["throughput_ratio"] for one in measured]),
+        "cpu": summary([one["cpu_ratio"] for one in measured]),
+        "concurrency": concurrency,
+        "tokens_a_request": TOKENS // 2,
+    }
+
+
+def verifies(server: Server) -> float:
+    """Return how many verifies the plug-in has counted."""
+    name = "deploy_kit_spec_accept_length_count"
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in server.metrics().splitlines() if line.startswith(name)
+    )
+
+
 def ratios(on: Spent, off: Spent, load: float) -> dict[str, float]:
     """Given what both servers spent in one block, return the ratios; 1 means: costs nothing."""
     return {
@@ -282,17 +351,19 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="what", required=True)
     commands.add_parser("isolated")
-    pair = commands.add_parser("paired")
-    pair.add_argument("--model", default=f"{MODELS}/target")
-    pair.add_argument("--drafter", default=f"{MODELS}/drafters/accept-2.75")
-    pair.add_argument("--blocks", type=int, default=8)
-    pair.add_argument("--record", type=Path, help="a file that blocks are added to, and summed up with")
-    pair.add_argument("--concurrency", type=int, default=2)
+    for name, does in (("paired", "summed up with"), ("toggled", "kept in")):
+        pair = commands.add_parser(name)
+        pair.add_argument("--model", default=f"{MODELS}/target")
+        pair.add_argument("--drafter", default=f"{MODELS}/drafters/accept-2.75")
+        pair.add_argument("--blocks", type=int, default=8)
+        pair.add_argument("--record", type=Path, help=f"a file that blocks are added to, and {does}")
+        pair.add_argument("--concurrency", type=int, default=2)
     asked = parser.parse_args()
     if asked.what == "isolated":
         result: dict[str, Any] = isolated()
     else:
-        result = paired(asked.model, asked.drafter, asked.blocks, asked.concurrency, asked.record)
+        measure = paired if asked.what == "paired" else toggled
+        result = measure(asked.model, asked.drafter, asked.blocks, asked.concurrency, asked.record)
     print(json.dumps(result, indent=2))
 
 

@@ -1,11 +1,12 @@
-"""Starts real engines by `deploy-kit serve` on one CUDA GPU and measures them: profiles, the telemetry
-plug-in, the break-even curve. Needs SGLang importable (scripts/gpu/prepare.sh packs it) and one free GPU.
+"""Starts real engines by `deploy-kit serve` on one CUDA GPU or two and measures them: profiles, the telemetry
+plug-in, the break-even curve, the choice of all-reduce. Needs SGLang importable (scripts/gpu/prepare.sh packs
+it) and free GPUs.
 
-    python3 scripts/gpu/real_engine.py OUT --wave profiles|curve [--seconds 540]
+    python3 scripts/gpu/real_engine.py OUT --wave profiles|curve|cost|pair-curve|pair-paths [--seconds 540]
 
-The target has a real model's width and depth (hidden 7168, 61 layers), dummy weights: step times are real,
-texts are not, so the accept length of EAGLE-3 is set by SGLang's own SGLANG_SIMULATE_ACC_LEN. Everything
-measured goes to OUT as files; nothing is judged here (scripts/gpu/conclude.py does that).
+What is started stands in waves.py. Step times are real, texts are not, so the accept length of EAGLE-3 is
+set by SGLang's own SGLANG_SIMULATE_ACC_LEN. Everything measured goes to OUT as files; nothing is judged here
+(scripts/gpu/conclude.py and conclude_pair.py do that).
 """
 
 from __future__ import annotations
@@ -28,71 +29,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-HOST_NAME = "h200-single"
-MODEL_NAME = "dummy-wide"
-VOCABULARY = 32000
-HIDDEN = 7168
-LAYERS = 61
-HEADS = 56
-KV_HEADS = 8
-# Narrow feed-forwards, so that five servers fit one card; attention is full width. 17.9 GB in bfloat16.
-TARGET_INTERMEDIATE = 1024
-DRAFTER_INTERMEDIATE = 18432
-CONCURRENCIES = "1,8,32"
+import trace_phases
+from waves import (
+    BEST,
+    MODEL_NAME,
+    ROOT,
+    VOCABULARY,
+    WAVES,
+    Server,
+    make_configs,
+    make_host,
+    make_models,
+)
+
 PAIRS = 10
-
-
-@dataclass(frozen=True)
-class Server:
-    """One engine to start; `bare`: the plan's own argv without our plug-in, to measure what that costs."""
-
-    name: str
-    profile: str
-    port: int
-    accept_length: float | None = None
-    bare: bool = False
-    wanted: bool = True  # without it the wave makes no sense
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.port}"
-
-
-WAVES = {
-    "profiles": (
-        Server("baseline", "baseline", 31000),
-        Server("eagle3-acc2.0", "eagle3", 31001, accept_length=2.0),
-        Server("baseline-bare", "baseline", 31002, bare=True, wanted=False),
-        Server("eagle3-acc2.0-bare", "eagle3", 31003, accept_length=2.0, bare=True, wanted=False),
-        Server("ngram", "ngram", 31004, wanted=False),
-    ),
-    "curve": (
-        Server("baseline", "baseline", 31000),
-        Server("eagle3-acc1.0", "eagle3", 31001, accept_length=1.0),
-        Server("eagle3-acc1.5", "eagle3", 31002, accept_length=1.5),
-        Server("eagle3-acc2.5", "eagle3", 31003, accept_length=2.5),
-        Server("eagle3-acc3.0", "eagle3", 31004, accept_length=3.0),
-    ),
-    "cost": (
-        Server("baseline-a", "baseline", 31000),
-        Server("baseline-a-bare", "baseline", 31001, bare=True),
-        Server("baseline-b", "baseline", 31002),
-        Server("baseline-b-bare", "baseline", 31003, bare=True),
-    ),
-}
-# Which engines are measured in turns; the last of "cost" has the plug-in in both: what two starts differ by.
-PAIRED = {
-    "profiles": (("baseline", "baseline-bare"), ("eagle3-acc2.0", "eagle3-acc2.0-bare")),
-    "curve": (),
-    "cost": (
-        ("baseline-a", "baseline-a-bare"),
-        ("baseline-b", "baseline-b-bare"),
-        ("baseline-a", "baseline-b"),
-        ("baseline-a-bare", "baseline-b-bare"),
-    ),
-}
+EXPORTER_APART = 50
 
 
 @dataclass
@@ -109,140 +60,25 @@ class Running:
     ended: int | None = None
 
 
-def make_models(folder: Path) -> None:
-    """Write the target's and the drafter's folder: configuration, tokenizer, a token of weights."""
-    common = {
-        "model_type": "llama",
-        "hidden_size": HIDDEN,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "torch_dtype": "bfloat16",
-        "vocab_size": VOCABULARY,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
-    target = {
-        **common,
-        "architectures": ["LlamaForCausalLM"],
-        "num_hidden_layers": LAYERS,
-        "intermediate_size": TARGET_INTERMEDIATE,
-    }
-    drafter = {
-        **common,
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "num_hidden_layers": 1,
-        "intermediate_size": DRAFTER_INTERMEDIATE,
-        "draft_vocab_size": VOCABULARY,
-        "target_hidden_size": HIDDEN,
-        "norm_output": True,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 30, 58], "use_aux_hidden_state": True},
-    }
-    for name, config in (("target", target), ("drafter", drafter)):
-        where = folder / name
-        where.mkdir(parents=True, exist_ok=True)
-        (where / "config.json").write_text(json.dumps(config, indent=2))
-        _write_placeholder_weights(where / "model.safetensors")
-        (where / "generation_config.json").write_text('{"temperature": 0.0, "do_sample": false}')
-    make_tokenizer(folder / "target")
-
-
-def _write_placeholder_weights(path: Path) -> None:
-    """One float: `--load-format dummy` fills the weights, but a model folder without weights is refused."""
-    header = json.dumps({"placeholder": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-
-
-def make_tokenizer(folder: Path) -> None:
-    """Write a byte-level BPE tokenizer trained on the benchmark's prompts, filled up to the vocabulary."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=3000,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    texts = ROOT / "deploy_kit" / "bench" / "data" / "prose-and-code.txt"
-    tokenizer.train_from_iterator([texts.read_text(encoding="utf-8")], trainer)
-    content = json.loads(tokenizer.to_str())
-    vocabulary = content["model"]["vocab"]
-    for number in range(len(vocabulary), VOCABULARY):
-        vocabulary[f"\u0120w{number}"] = number  # never encoded, always decodable
-    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
-                    "model_max_length": 4096, "chat_template": "{{ messages[-1]['content'] }}"})
-    )  # fmt: skip
-
-
-def make_configs(work: Path, models: Path) -> Path:
-    """Write a configurations' folder: the project's own, plus this host and this model; return it."""
-    folder = work / "configs"
-    shutil.copytree(ROOT / "configs", folder, dirs_exist_ok=True)
-    layer = HIDDEN * HEADS * 128 * 2 + HIDDEN * KV_HEADS * 128 * 2 + 3 * HIDDEN * TARGET_INTERMEDIATE
-    weights = 2 * (LAYERS * layer + 2 * VOCABULARY * HIDDEN)
-    (folder / "models" / f"{MODEL_NAME}.toml").write_text(
-        f'name = "{MODEL_NAME}"\nserved_name = "{MODEL_NAME}"\n'
-        'description = "Llama-like, a real model\'s width and depth, dummy weights"\n'
-        f'architecture = "LlamaForCausalLM"\npath = "{models / "target"}"\nlayers = {LAYERS}\n'
-        f"hidden_size = {HIDDEN}\nattention_heads = {HEADS}\nrouted_experts = 0\n"
-        f"vocabulary_size = {VOCABULARY}\nelement_bytes = 2\nallreduces_per_forward = {2 * LAYERS}\n"
-        f'shards = 1\nweights_bytes = {weights}\n\n[flags]\nload-format = "dummy"\ncontext-length = 4096\n'
-        "max-total-tokens = 16384\nmax-running-requests = 32\nchunked-prefill-size = 2048\n\n"
-        f'[drafters.eagle3]\npath = "{models / "drafter"}"\narchitecture = "LlamaForCausalLMEagle3"\n'
-        'attention_backend = "triton"\n'
-    )
-    return folder
-
-
-def make_host(work: Path, server: Server, memory_gib: float) -> Path:
-    """Write the host's file for one server; the simulated accept length is part of the plan."""
-    environment = {"SGLANG_ENABLE_METRICS_DEVICE_TIMER": "1", "HF_HUB_OFFLINE": "1"}
-    if server.accept_length is not None:
-        environment["SGLANG_SIMULATE_ACC_LEN"] = str(server.accept_length)
-        environment["SGLANG_SIMULATE_ACC_TOKEN_MODE"] = "real-draft-token"  # noqa: S105
-    path = work / f"host-{server.name}.toml"
-    path.write_text(
-        f'name = "{HOST_NAME}"\ndescription = "One NVIDIA H200 in a virtual machine"\naccelerator = "cuda"\n'
-        f'gpus = 1\ngpu_name = "NVIDIA H200"\ncapability = "9.0"\ngpu_memory_gib = {memory_gib:.1f}\n'
-        "tensor_parallel = 1\n\n[flags]\n"
-        'attention-backend = "triton"\nsampling-backend = "pytorch"\ngrammar-backend = "none"\n'
-        'cuda-graph-backend-prefill = "disabled"\ncuda-graph-max-bs-decode = 32\nsleep-on-idle = true\n'
-        "mem-fraction-static = 0.9\nenforce-disable-flashinfer-allreduce-fusion = true\n\n[environment]\n"
-        + "".join(f'{name} = "{value}"\n' for name, value in environment.items())
-    )
-    return path
-
-
 def deploy_kit(*words: str) -> list[str]:
     """Return the argv of our own command with this interpreter."""
     return [sys.executable, "-m", "deploy_kit", *words]
 
 
-def start(server: Server, work: Path, out: Path, configs: Path, memory_gib: float) -> Running:
+def start(server: Server, host: Path, work: Path, out: Path, configs: Path) -> Running:
     """Start one engine in the background; its log and its plan go to `out`."""
     state = work / f"state-{server.name}"
     state.mkdir(parents=True, exist_ok=True)
-    host = make_host(work, server, memory_gib)
     environment = {
         **os.environ,
+        **(measuring_environment(server, work) if server.measuring else {}),
         "DEPLOY_KIT_CONFIGS": str(configs),
         "DEPLOY_KIT_HOST": str(host),
         "DEPLOY_KIT_MODEL": MODEL_NAME,
         "DEPLOY_KIT_STACK": "rollback",
         "DEPLOY_KIT_STATE_DIR": str(state),
         "DEPLOY_KIT_PORT": str(server.port),
-        "DEPLOY_KIT_EXPORTER_PORT": str(server.port + 100),
+        "DEPLOY_KIT_EXPORTER_PORT": str(server.port + EXPORTER_APART),
         "DEPLOY_KIT_DRAIN_SECONDS": "5",
         "PYTHONUNBUFFERED": "1",
     }
@@ -267,6 +103,27 @@ def start(server: Server, work: Path, out: Path, configs: Path, memory_gib: floa
             argv, env=environment, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True, cwd=ROOT
         )
     return Running(server, process, log, state, time.time())
+
+
+def measuring_environment(server: Server, work: Path) -> dict[str, str]:
+    """Return what makes an engine load benchmarks/measuring_plugin.py: an entry point on its path."""
+    info = work / "measuring" / "deploy_kit_measuring-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deploy-kit-measuring\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(
+        "[sglang.srt.plugins]\ndeploy_kit_measuring = measuring_plugin:register\n"
+    )
+    path = [str(info.parent), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(part for part in path if part),
+        "KIT_TELEMETRY_SWITCH": str(switch_of(server, work)),
+        "KIT_TRACE_MARKS": "1",
+    }
+
+
+def switch_of(server: Server, work: Path) -> Path:
+    """Return the file that switches this engine's telemetry off while it exists."""
+    return work / f"off-{server.name}"
 
 
 def wait_ready(engines: Sequence[Running], deadline: float) -> None:
@@ -323,14 +180,16 @@ def stop(engines: Sequence[Running]) -> None:
         engine.ended = engine.process.wait()
 
 
-def bench(engine: Running, out: Path, start_name: str, rounds: int, seconds: float) -> dict[str, Any]:
+def bench(
+    engine: Running, out: Path, start_name: str, concurrencies: str, rounds: int, seconds: float
+) -> dict[str, Any]:
     """Measure one engine by `deploy-kit bench`; return its receipt's summary as printed."""
     name = engine.server.name
     began = time.time()
     try:
         done = subprocess.run(
             deploy_kit("bench", engine.server.url, "--plan", str(out / f"plan-{name}.json"),
-                       "--concurrency", CONCURRENCIES, "--rounds", str(rounds), "--requests", "3",
+                       "--concurrency", concurrencies, "--rounds", str(rounds), "--requests", "3",
                        "--output-tokens", "96", "--receipts", str(out / "receipts" / name),
                        "--server-start", start_name, "--timeout", "120", "--json"),
             capture_output=True, text=True, timeout=max(seconds, 1), cwd=ROOT, check=False,
@@ -391,11 +250,105 @@ def paired(one: Running, other: Running, deadline: float, streams_of: Sequence[i
     return samples
 
 
+def toggled(engine: Running, work: Path, streams: int, blocks: int, deadline: float) -> list[dict[str, Any]]:
+    """Measure one engine with the plug-in on, off, off, on, the next block the other way round; return
+    tokens/s of each. One process in both states: nothing but the plug-in differs."""
+    switch = switch_of(engine.server, work)
+    samples: list[dict[str, Any]] = []
+    burst(engine.server.url, streams, 64, 7)
+    try:
+        for block in range(blocks):
+            if time.time() > deadline:
+                break
+            first = block % 2 == 0
+            speeds: dict[bool, list[float]] = {True: [], False: []}
+            for turn, on in enumerate((first, not first, not first, first)):
+                switch.unlink(missing_ok=True) if on else switch.touch()
+                time.sleep(0.1)  # several looks of the plug-in at the switch
+                speeds[on].append(burst(engine.server.url, streams, 192, 1000 + turn))
+            samples.append({"streams": streams, "block": block, "on": speeds[True], "off": speeds[False]})
+    finally:
+        switch.unlink(missing_ok=True)
+    return samples
+
+
+def ratio_of(sample: dict[str, Any]) -> float:
+    """Given a block, return the speed with the plug-in over the speed without: of equal numbers of tokens."""
+    return sum(1 / speed for speed in sample["off"]) / sum(1 / speed for speed in sample["on"])
+
+
+def traced(engine: Running, work: Path, streams: int) -> dict[str, Any]:
+    """Serve under the engine's own torch profiler; return each phase's time in the trace (rank 0) and the
+    metrics before and after."""
+    import httpx
+
+    folder = work / f"trace-{engine.server.name}-{streams}"
+    url = engine.server.url
+    burst(url, streams, 16, 3)
+    time.sleep(0.3)
+    before = httpx.get(f"{url}/metrics", timeout=10).text
+    began = time.time()
+    asked = {"output_dir": str(folder), "activities": ["CPU", "GPU"], "with_stack": False}
+    httpx.post(f"{url}/start_profile", json=asked, timeout=60).raise_for_status()
+    burst(url, streams, 128, 5)
+    httpx.post(f"{url}/stop_profile", timeout=90).raise_for_status()
+    after = httpx.get(f"{url}/metrics", timeout=10).text
+    found: list[Path] = []
+    while time.time() < began + 60 and not found:
+        found = sorted(folder.rglob("*TP-0*.json.gz"))
+        time.sleep(0.2)
+    if not found:
+        return {"error": "no trace was written", "files": [str(p) for p in folder.rglob("*")][:20]}
+    time.sleep(0.5)
+    result = {"streams": streams, "phases": trace_phases.read(found[0]), "bytes": found[0].stat().st_size}
+    say(f"{engine.server.name}: traced in {time.time() - began:.1f} s, {result['bytes'] >> 20} MiB")
+    return {**result, "metrics_before": deploy_kit_lines(before), "metrics_after": deploy_kit_lines(after)}
+
+
+def deploy_kit_lines(text: str) -> list[str]:
+    """Given a /metrics page, return the plug-in's sums and counts."""
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith(("deploy_kit_forward_seconds_sum", "deploy_kit_forward_seconds_count"))
+    ]
+
+
+def best_setting(receipts: Path | None) -> dict[str, str]:
+    """Given a folder with a probe's receipt, return the NCCL environment that it chose for a host."""
+    if receipts is None:
+        return {}
+    for path in sorted(receipts.glob("allreduce-*.json")):
+        setting = json.loads(path.read_text())["summary"]["host_setting"]
+        return {str(name): str(value) for name, value in (setting.get("environment") or {}).items()}
+    return {}
+
+
+def first_light(baseline: Running, eagle: Running, host: Path, configs: Path, out: Path, work: Path) -> int:
+    """Run `deploy-kit firstlight` against two running engines; its file and what it printed go to `out`."""
+    environment = {**os.environ, "DEPLOY_KIT_CONFIGS": str(configs)}
+    if "FIRST_LIGHT_PYTHONPATH" in os.environ:  # the probes may want other packages than the engines
+        environment["PYTHONPATH"] = os.environ["FIRST_LIGHT_PYTHONPATH"]
+    done = subprocess.run(
+        deploy_kit("firstlight", "-o", str(out / "firstlight.tar.gz"), "--work", str(work / "firstlight"),
+                   "--host", str(host), "--model", MODEL_NAME, "--stack", "rollback",
+                   "--server", f"baseline={baseline.server.url}", "--server", f"eagle3={eagle.server.url}",
+                   "--concurrency", "1,8", "--rounds", "2", "--requests", "3", "--output-tokens", "96",
+                   "--probe-seconds", "40", "--json"),
+        capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
+    )  # fmt: skip
+    (out / "firstlight.json").write_text(done.stdout)
+    (out / "firstlight.log").write_text(done.stderr)
+    say(f"firstlight: exit {done.returncode}")
+    print(done.stderr[-1500:], flush=True)
+    return done.returncode
+
+
 def scrape(engine: Running, out: Path) -> None:
     """Keep the engine's metrics, and the exporter's when there is one."""
     import httpx
 
-    for what, port in (("metrics", engine.server.port), ("exporter", engine.server.port + 100)):
+    for what, port in (("metrics", engine.server.port), ("exporter", engine.server.port + EXPORTER_APART)):
         if what == "exporter" and engine.server.bare:
             continue
         try:
@@ -458,7 +411,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "var" / "real-engine")
     parser.add_argument("--seconds", type=float, default=540, help="stop measuring after this long")
     parser.add_argument("--start-seconds", type=float, default=270)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--probed", type=Path, help="a folder with a probe's receipt: the best NCCL setting")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8], help="of the paired runs")
     arguments = parser.parse_args()
     deadline = BEGAN + arguments.seconds
@@ -473,8 +426,15 @@ def main() -> int:
     memory_gib = torch.cuda.mem_get_info()[1] / 1024**3
     make_models(work / "models")
     configs = make_configs(work, work / "models")
-    engines = [start(s, work, out, configs, memory_gib) for s in WAVES[arguments.wave]]
-    result: dict[str, Any] = {"wave": arguments.wave, "machine": facts}
+    wave = WAVES[arguments.wave]
+    best = best_setting(arguments.probed)
+    servers = [s for s in wave.servers if best or s.all_reduce != BEST]
+    if len(servers) < len(wave.servers):
+        say("the probe chose NCCL's default: no engines with another setting")
+    hosts = {s.name: make_host(work, s, memory_gib, wave.tensor_parallel, best) for s in servers}
+    with ThreadPoolExecutor(len(servers)) as pool:
+        engines = list(pool.map(lambda s: start(s, hosts[s.name], work, out, configs), servers))
+    result: dict[str, Any] = {"wave": arguments.wave, "machine": facts, "best_nccl": best}
     try:
         wait_ready(engines, min(deadline, time.time() + arguments.start_seconds))
         ready = {e.server.name: e for e in engines if e.ready_seconds is not None}
@@ -489,14 +449,14 @@ def main() -> int:
             return 1
         result["bench"] = {}
         for engine in ready.values():
-            if arguments.wave != "cost" and not engine.server.bare and time.time() < deadline - 20:
+            if wave.benched and not engine.server.bare and time.time() < deadline - 20:
                 result["bench"][engine.server.name] = bench(
-                    engine, out, f"{arguments.wave}-{engine.server.name}", arguments.rounds,
+                    engine, out, f"{arguments.wave}-{engine.server.name}", wave.concurrencies, wave.rounds,
                     deadline - time.time(),
                 )  # fmt: skip
                 scrape(engine, out)
         result["pairs"] = {}
-        for one, other in PAIRED[arguments.wave]:
+        for one, other in wave.paired:
             if one not in ready or other not in ready:
                 continue
             samples = paired(ready[one], ready[other], deadline - 15, arguments.streams)
@@ -504,6 +464,27 @@ def main() -> int:
             ratios = [s["tokens_per_second"][one] / s["tokens_per_second"][other] for s in samples]
             say(f"{one} : {other}: {len(ratios)} pairs, median ratio {statistics.median(ratios):.4f}")
             scrape(ready[one], out)
+        result["traces"] = {}
+        for name, streams in wave.traced:
+            if name in ready and time.time() < deadline - 30:
+                try:
+                    result["traces"][f"{name}, {streams} streams"] = traced(ready[name], work, streams)
+                except Exception as error:  # noqa: BLE001  (a failed trace must not cost the wave)
+                    result["traces"][f"{name}, {streams} streams"] = {"error": repr(error)}
+                    say(f"{name}: trace failed: {error!r}")
+        result["toggled"] = {}
+        for name, streams, blocks in wave.toggled:
+            if name in ready and time.time() < deadline - 20:
+                samples = toggled(ready[name], work, streams, blocks, deadline - 15)
+                result["toggled"][f"{name}, {streams} streams"] = samples
+                ratios = [ratio_of(sample) for sample in samples]
+                say(f"{name}: {len(ratios)} blocks off/on, median ratio {statistics.median(ratios):.4f}")
+        if wave.first_light is not None and all(name in ready for name in wave.first_light):
+            one, other = (ready[name] for name in wave.first_light)
+            if time.time() < deadline - 90:
+                result["firstlight_exit"] = first_light(
+                    one, other, hosts[other.server.name], configs, out, work
+                )
         return 0
     finally:
         stop(engines)

@@ -1,0 +1,80 @@
+"""A second SGLang plug-in, for measurements only: it switches our telemetry off and on in a running engine,
+and marks every timed forward in a profiler's trace.
+
+scripts/gpu/real_engine.py and telemetry_cost.py load it beside `deploy_kit_telemetry` in the engines that
+measure the plug-in itself. Two starts of one engine differ by as much as the plug-in could cost, so both
+states are measured in one process.
+
+- KIT_TELEMETRY_SWITCH: while this file exists, the hooks return at once and SGLang's timers are its own.
+- KIT_TRACE_MARKS=1: each timed forward is a profiler annotation named "kit PHASE".
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+LOOK_SECONDS = 0.02
+
+
+class _Switch:
+    """Whether telemetry is off right now."""
+
+    def __init__(self) -> None:
+        self.off = False
+
+    def watch(self, file: Path) -> None:
+        """Follow the file for ever: take the session away while it exists, give it back afterwards."""
+        from deploy_kit.telemetry import plugin
+
+        kept = None
+        while True:
+            off = file.exists()
+            if off and plugin._session is not None:
+                kept, plugin._session = plugin._session, None
+            elif not off and kept is not None:
+                plugin._session, kept = kept, None
+            self.off = off
+            time.sleep(LOOK_SECONDS)
+
+
+def register() -> None:
+    """Called by SGLang in each process."""
+    if multiprocessing.parent_process() is None:
+        return
+    from deploy_kit.telemetry import plugin
+
+    switch = _Switch()
+    marks = os.environ.get("KIT_TRACE_MARKS") == "1"
+    original = plugin.MarkedTimer.wrap
+
+    @contextmanager
+    def wrap(timer: Any, metadata: dict[str, Any]) -> Iterator[None]:
+        if switch.off:
+            with timer._timer.wrap(metadata=metadata):
+                yield
+        elif marks:
+            import torch
+
+            with original(timer, metadata), torch.profiler.record_function(f"kit {phase(timer, metadata)}"):
+                yield
+        else:
+            with original(timer, metadata):
+                yield
+
+    def phase(timer: Any, metadata: dict[str, Any]) -> str:
+        category = str(metadata.get("category", ""))
+        if category == "extend" and timer._session.mode == "DRAFT_EXTEND_V2":
+            return "draft_extend"
+        return str(plugin.phase_of(category, drafter=timer._drafter))
+
+    plugin.MarkedTimer.wrap = wrap  # type: ignore[method-assign]
+    named = os.environ.get("KIT_TELEMETRY_SWITCH")
+    if named:
+        threading.Thread(target=switch.watch, args=(Path(named),), daemon=True).start()
