@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]")
-_SEPARATORS = (
-    re.compile(r"^-{3,}\s+(?P<title>\S.*?)\s*-*$"),  # --- dmesg
-    re.compile(r"^[#$]\s+(?P<title>\S.*)$"),  # # dmesg, $ dmesg
-    re.compile(r"^\[?[\w.-]+@[\w.-]+[:\s][^#$|]{0,80}[#$]\s+(?P<title>\S.*)$"),  # root@box1:~# dmesg
-    re.compile(r"^={2,}>?\s*(?P<title>[^=<>]+?)\s*<?={2,}$"),  # ==> file <==, === dmesg ===
-)
-_FENCE = re.compile(r"^\s*```.*$")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]")
+_COMMENT_OR_PROMPT = re.compile(r"[#$]\s+(?P<title>\S.*)$")  # # dmesg, $ dmesg
+_LONG_PROMPT = re.compile(r"\[?[\w.-]+@[\w.-]+[:\s][^#$|]{0,80}[#$]\s+(?P<title>\S.*)$")  # root@box1:~# dmesg
+_DASHES = re.compile(r"-{3,}\s+(?=\S)")
+_IN_CONTAINER = re.compile(r"\b(?:docker|podman|nerdctl)\s+(?:compose\s+)?(?:exec|run)\b|kubectl")
 _MAX_LINE = 20_000
 
 
@@ -23,25 +23,61 @@ class Block:
     title: str
     text: str
 
-    @property
+    @cached_property
     def lines(self) -> list[str]:
         """Return the lines of the text."""
         return self.text.split("\n")
 
+    @cached_property
+    def lower_text(self) -> str:
+        """Return the text in lower case, for words that are looked for in any case."""
+        return self.text.lower()
+
     @property
     def in_container(self) -> bool:
         """Whether the title says that the command ran inside a container."""
-        return (
-            re.search(r"\b(?:docker|podman|nerdctl)\s+(?:compose\s+)?(?:exec|run)\b|kubectl", self.title)
-            is not None
-        )
+        return _IN_CONTAINER.search(self.title) is not None
+
+    def has(self, *words: str) -> bool:
+        """Whether one of the words stands in the text."""
+        return any(word in self.text for word in words)
+
+    def lines_with(self, *words: str) -> list[str]:
+        """Given words, return the lines that hold at least one of them, in order.
+
+        This is what makes a large text quick to read: a parser tries its patterns on these lines only.
+        """
+        return [self.lines[number] for number in self.numbers_with(*words)]
+
+    def numbers_with(self, *words: str) -> list[int]:
+        """Given words, return the places of the lines that hold at least one of them, in order."""
+        return _numbers_with(self.lines, [word for word in words if word in self.text])
+
+    def lines_with_in_any_case(self, *words: str) -> list[str]:
+        """Given words in lower case, return the lines that hold at least one in any case, in order."""
+        present = [word for word in words if word in self.lower_text]
+        if not present:
+            return []
+        small_lines = self.lower_text.split("\n")
+        return [self.lines[number] for number in _numbers_with(small_lines, present)]
+
+
+def lines_with(lines: Sequence[str], words: Iterable[str]) -> list[str]:
+    """Given lines and words, return the lines that hold at least one of the words, in order."""
+    return [lines[number] for number in _numbers_with(lines, words)]
+
+
+def _numbers_with(lines: Sequence[str], words: Iterable[str]) -> list[int]:
+    found: set[int] = set()
+    for word in words:
+        # One word at a time: that loop runs in C for most of its time.
+        found.update([number for number, line in enumerate(lines) if word in line])
+    return sorted(found)
 
 
 def clean(text: str) -> str:
     """Return the text without terminal escapes and other control characters, with one kind of line end."""
-    text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\u00a0", " ")
-    text = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]", "", text)
-    return "\n".join(line[:_MAX_LINE] for line in text.split("\n"))
+    return "\n".join(_clean_lines(text))
 
 
 def split_blocks(text: str, *, title: str = "") -> list[Block]:
@@ -52,18 +88,56 @@ def split_blocks(text: str, *, title: str = "") -> list[Block]:
     """
     blocks: list[Block] = []
     lines: list[str] = []
-    for line in clean(text).split("\n"):
-        found = next((match for rule in _SEPARATORS if (match := rule.match(line))), None)
-        if found is not None:
-            _close(blocks, title, lines)
-            title, lines = found["title"], []
-        elif not _FENCE.match(line):
-            lines.append(line)
+    for line in _clean_lines(text):
+        if line[:1] in _FIRST or "@" in line:
+            found = _title(line)
+            if found is not None:
+                _close(blocks, title, lines)
+                title, lines = found, []
+                continue
+        if "```" in line and line.lstrip().startswith("```"):
+            continue
+        lines.append(line)
     _close(blocks, title, lines)
     return blocks
 
 
+_FIRST = frozenset("-#$=")
+
+
+def _clean_lines(text: str) -> list[str]:
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _CONTROLS.sub("", text.replace("\u00a0", " "))
+    lines = text.split("\n")
+    return [line[:_MAX_LINE] for line in lines] if max(map(len, lines)) > _MAX_LINE else lines
+
+
+def _title(line: str) -> str | None:
+    """Return the command that a line names as the head of a block; None when it is no such line.
+
+    Each form is read in one pass: a line of 20,000 blanks or dashes must not take long.
+    """
+    if dashes := _DASHES.match(line):  # --- dmesg, --- dmesg ---
+        rest = line[dashes.end() :]
+        return rest.rstrip("-").rstrip() or rest[:1]
+    if line[0] == "=":  # ==> file <==, === dmesg ===
+        inner = line.strip("=")
+        if not inner or not (line.startswith("==") and line.endswith("==")):
+            return None
+        inner = inner.removeprefix(">").removesuffix("<")
+        title = inner.strip() or inner[-1:]
+        return title if title and not set("=<>") & set(title) else None
+    found = _COMMENT_OR_PROMPT.match(line) if line[0] in "#$" else _LONG_PROMPT.match(line)
+    return None if found is None else found["title"]
+
+
 def _close(blocks: list[Block], title: str, lines: list[str]) -> None:
     text = "\n".join(lines)
-    if text.strip() or title:
-        blocks.append(Block(title, text))
+    if title or text.strip():
+        block = Block(title, text)
+        if lines:  # they are there already: no need to cut the text again
+            vars(block)["lines"] = lines
+        blocks.append(block)

@@ -21,18 +21,19 @@ _LIMIT_BYTES = 20_000_000
 _LIMIT_FILES = 500
 
 _SECRETS = (
-    (re.compile(r"(\w+://)[^/\s:@]+:[^/\s@]+@"), r"\1REMOVED@"),
+    (re.compile(r"(://)[^/\s:@]+:[^/\s@]+@"), r"\1REMOVED@"),
     (re.compile(r"\b(?:hf_|sk-|ghp_|glpat-|xox[bp]-)[A-Za-z0-9_-]{8,}"), "REMOVED"),
     (re.compile(r"(?i)\b((?:bearer|basic) )[A-Za-z0-9._~+/=-]{8,}"), r"\1REMOVED"),
     (
         re.compile(
-            r"(?im)\b([\w.-]*(?:passw(?:or)?d|passwd|secret|token|api[_-]?key|credentials?)[\w.-]*\s*[=:]\s*)[^\s,;]+"
+            r"(?im)(?<![\w.-])([\w.-]*(?:passw(?:or)?d|passwd|secret|token|api[_-]?key|credentials?)[\w.-]*\s*[=:]\s*)[^\s,;]+"
         ),
         r"\1REMOVED",
     ),
     (
         re.compile(
-            r"(?m)^(\s*(?:Serial Number|GPU UUID|GPU PDI|Board Part Number|Chassis Serial Number)\s*: ).*$"
+            r"(?m)^([ \t]*(?:Serial Number|GPU UUID|GPU PDI|Board Part Number|Chassis Serial Number)[ \t]*: )"
+            r".*$"
         ),
         r"\1REMOVED",
     ),
@@ -103,6 +104,14 @@ def write_bundle(folder: Path, blocks: list[Block], unknown: list[Unknown]) -> P
 def read_input(place: str) -> tuple[list[Block], list[Unknown]]:
     """Given a bundle's folder, any folder of text files, one text file, or "-" for stdin, return its
     outputs."""
+    if not place.strip():
+        raise DeployKitError(
+            "--from names nothing to read",
+            key="--from",
+            found="an empty name",
+            allowed="a captured folder, a text file, or - for stdin",
+            exit_code=ExitCode.USAGE,
+        )
     if place == "-":
         return split_blocks(read_stdin(_LIMIT_BYTES)), []
     path = Path(place)

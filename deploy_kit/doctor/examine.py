@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from deploy_kit.configs.schema import Host, Model
 from deploy_kit.doctor.blocks import Block
 from deploy_kit.doctor.checks import run_checks, weights
+from deploy_kit.doctor.checks.ids import fits, is_known, known_words
 from deploy_kit.doctor.facts.machine import gather
 from deploy_kit.doctor.flat import flat_facts
 from deploy_kit.doctor.model import Finding, Report, Unknown, Verdict, report
@@ -25,9 +26,9 @@ def examine(
     """Given outputs of commands and what could not be read, return the report; with a model, also what disk
     and memory mean for its weights.
 
-    `only` keeps the findings whose id is one of these or begins with one and a dot; a word that fits no
-    finding
-    gives an unknown finding, so that a misspelt or unread check never looks passed.
+    `only` keeps the findings whose id is one of these or begins with one and a dot. A check about which
+    nothing was read gives an unknown finding, a word that is no check's a `DeployKitError`: neither looks
+    passed.
     """
     machine = gather(blocks, unknown)
     findings = list(run_checks(machine, host))
@@ -54,23 +55,25 @@ def _no_gpu(host: Host | None) -> Finding:
 
 
 def _only(findings: list[Finding], wanted: list[str]) -> list[Finding]:
-    kept = [f for f in findings if any(f.id == word or f.id.startswith(f"{word}.") for word in wanted)]
+    kept = [f for f in findings if any(fits(f.id, word) for word in wanted)]
     for word in wanted:
-        if not word.replace(".", "").replace("-", "").replace("_", "").isalnum():
+        if not any(fits(f.id, word) for f in findings) and not is_known(word):
+            groups = ", ".join(word for word in known_words() if "." not in word)
+            near = nearest_names(word, known_words())
             raise DeployKitError(
-                "--only takes ids of findings",
+                "there is no such check: --only takes ids of findings, or their first words",
+                key="--only",
                 found=word,
-                allowed=nearest_names(word, sorted({f.id for f in findings}))
-                or "for example p2p, acs, iommu, gpu.bar1",
+                allowed=f"{', '.join(near)} (nearest); first words: {groups}" if near else groups,
+                remedy="without --only the report shows every id",
                 exit_code=ExitCode.USAGE,
             )
-        if not any(f.id == word or f.id.startswith(f"{word}.") for f in kept):
+        if not any(fits(f.id, word) for f in kept):
             kept.append(
                 Finding(
                     f"{word}.not-checked",
                     Verdict.UNKNOWN,
-                    f"no check could say anything about {word}: its source was not read, or there is no"
-                    f" such id",
+                    f"no check could say anything about {word}: its source was not read",
                     "without --only the report shows every id and what could not be read",
                 )
             )

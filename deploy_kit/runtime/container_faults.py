@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deploy_kit.patterns import Sieved, sieved
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _BRAILLE_OR_MARK = re.compile(r"^[\s✔✘⠀-⣿!*]+")
 _LONGEST_EVIDENCE = 400
@@ -32,13 +34,13 @@ class ContainerFault:
 @dataclass(frozen=True)
 class _Rule:
     id: str
-    pattern: re.Pattern[str]
+    sieved: Sieved
     cause: str
     remedy: str
 
 
 def _rule(id: str, pattern: str, cause: str, remedy: str) -> _Rule:  # noqa: A002  (the field's own name)
-    return _Rule(id, re.compile(pattern, re.IGNORECASE), cause, remedy)
+    return _Rule(id, sieved(pattern, re.IGNORECASE), cause, remedy)
 
 
 # The first rule that fits wins, so the special texts stand before the general ones that wrap them ("OCI
@@ -318,7 +320,7 @@ _ENGINE_RULES = (
     ),
     _rule(
         "image-tag-gone",
-        r"manifest for (?P<image>\S+) not found|(?P<image2>\S+): (?:not found: )?manifest unknown"
+        r"manifest for (?P<image>\S+) not found|(?<!\S)(?P<image2>\S+): (?:not found: )?manifest unknown"
         r"|manifest unknown"
         r"|failed to resolve reference \"(?P<image3>[^\"]+)\": \S+: not found",
         "the image's tag no longer exists in its registry: {image}{image2}{image3}",
@@ -598,9 +600,10 @@ def explain_container_fault(text: str) -> ContainerFault | None:
 def explain_container_faults(text: str) -> Iterator[ContainerFault]:
     """Yield each fault recognised in the text, the most specific first."""
     plain = plain_text(text)
+    small = plain.lower()
     general_seen = False
     for rule in _RULES:
-        match = rule.pattern.search(plain)
+        match = rule.sieved.pattern.search(plain) if rule.sieved.may_fit(small) else None
         if match is None:
             continue
         if rule.id in _GENERAL and general_seen:
@@ -617,7 +620,10 @@ def explain_container_faults(text: str) -> Iterator[ContainerFault]:
 
 def plain_text(text: str) -> str:
     """Return the text without terminal escapes, with one kind of line end; bounded in length."""
-    return _ESCAPES.sub("", text[-_LONGEST_INPUT:]).replace("\r\n", "\n").replace("\r", "\n")
+    text = text[-_LONGEST_INPUT:]
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 _GENERAL = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy_kit.files import write_atomically
+from deploy_kit.patterns import sieved
 from deploy_kit.plan.model import Plan
 from deploy_kit.runtime.process_facts import count_memory_kills
 from deploy_kit.startup.run import Explanation
@@ -19,14 +20,17 @@ from deploy_kit.startup.run import Explanation
 FILE_NAME = "post-mortem.json"
 HIDDEN = "[secret]"
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|password|passwd|credential|authorization")
+# Each begins with plain characters, and is tried only where one of its words stands: a line may be one word
+# of many thousand characters.
 _SECRETS_IN_TEXT = (
-    re.compile(r"(?i)(bearer\s+)\S+"),
-    re.compile(
-        r"(?i)((?:api[_-]?key|access[_-]?token|hf_token|token(?!\s*:\s*\d+(?:,|\s|$))|password|passwd|secret)['\"]?\s*[=:]\s*['\"]?)(?!None\b)[^'\",\s)}\]]{4,}"
+    sieved(r"(bearer\s+)\S+", re.IGNORECASE),
+    sieved(
+        r"((?:api[_-]?key|access[_-]?token|hf_token|token(?!\s*:\s*\d+(?:,|\s|$))|password|passwd|secret)['\"]?\s*[=:]\s*['\"]?)(?!None\b)[^'\",\s)}\]]{4,}",
+        re.IGNORECASE,
     ),
-    re.compile(r"()\bhf_[A-Za-z0-9]{8,}"),
-    re.compile(r"()\bsk-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"(\w+://[^/\s:@]+:)[^@\s/]+(?=@)"),
+    sieved(r"()\bhf_[A-Za-z0-9]{8,}"),
+    sieved(r"()\bsk-[A-Za-z0-9_-]{16,}"),
+    sieved(r"(://[^/\s:@]+:)[^@\s/]+(?=@)"),
 )
 
 
@@ -81,8 +85,10 @@ def remove_secrets(value: Any, secret: str | None) -> Any:
     if isinstance(value, str):
         if secret:
             value = value.replace(secret, HIDDEN)
-        for pattern in _SECRETS_IN_TEXT:
-            value = pattern.sub(lambda match: (match.group(1) or "") + HIDDEN, value)
+        small = value.lower()
+        for shape in _SECRETS_IN_TEXT:
+            if shape.may_fit(small):
+                value = shape.pattern.sub(lambda match: (match.group(1) or "") + HIDDEN, value)
         return value
     return value
 

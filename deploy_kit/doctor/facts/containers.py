@@ -29,10 +29,16 @@ class CdiFacts:
     devices: int
 
 
+_KEYS = (
+    "Server Version", "Runtimes", "Default Runtime", "Storage Driver", "Cgroup Driver", "Cgroup Version",
+    "Docker Root Dir",
+)  # fmt: skip
+
+
 def parse_docker(block: Block) -> DockerFacts | None:
     """Given `docker info`, return its facts; None when it is no such output."""
     values: dict[str, str] = {}
-    for line in block.lines:
+    for line in block.lines_with(*_KEYS):
         key, colon, value = line.strip().partition(":")
         if colon:
             values.setdefault(key.strip(), value.strip())

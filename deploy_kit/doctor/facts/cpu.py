@@ -71,10 +71,13 @@ def expand_cpus(text: str) -> list[int]:
     return cpus
 
 
+_KEYS = ("CPU(s)", "Socket(s)", "NUMA node", "Model name", "Hypervisor vendor", "Vendor ID")
+
+
 def parse_lscpu(block: Block) -> CpuFacts | None:
     """Given `lscpu`, return its facts; None when this is no such output."""
     values: dict[str, str] = {}
-    for line in block.lines:
+    for line in block.lines_with(*_KEYS):
         key, colon, value = line.partition(":")
         if colon and value.strip():
             values.setdefault(key.strip(), value.strip())
@@ -100,18 +103,20 @@ def parse_lscpu(block: Block) -> CpuFacts | None:
 def parse_numactl(block: Block) -> NumaFacts | None:
     """Given `numactl -H`, return nodes, memory and distances; an empty CPU list is a node without CPUs."""
     announced: int | None = None
-    cpus: dict[int, tuple[int, ...]] = {}
+    cpus: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     free: dict[int, int] = {}
     distances: dict[int, tuple[int, ...]] = {}
     last_cpus: int | None = None
-    for line in block.lines:
+    for line in block.lines if block.has(" cpus:", " size:", " free:") else ():
         text = line.strip()
-        if found := re.match(r"available: (\d{1,4}) nodes?\b", text, re.ASCII):
+        if not (text[:1].isdigit() or text.startswith(("node ", "available: "))):
+            last_cpus = None
+        elif found := re.match(r"available: (\d{1,4}) nodes?\b", text, re.ASCII):
             announced = int(found[1])
         elif found := re.match(r"node (\d{1,4}) cpus:((?:\s+\d{1,5})*)\s*$", text, re.ASCII):
             last_cpus = int(found[1])
-            cpus[last_cpus] = tuple(int(cpu) for cpu in found[2].split())
+            cpus[last_cpus] = [int(cpu) for cpu in found[2].split()]
             continue
         elif found := re.match(r"node (\d{1,4}) size:\s*(\d{1,12})\s*MB", text, re.ASCII):
             sizes[int(found[1])] = int(found[2])
@@ -120,13 +125,15 @@ def parse_numactl(block: Block) -> NumaFacts | None:
         elif found := re.match(r"(\d{1,4}):((?:\s+\d{1,4})+)\s*$", text, re.ASCII):
             distances[int(found[1])] = tuple(int(number) for number in found[2].split())
         elif last_cpus is not None and re.fullmatch(r"\d{1,5}(?:\s+\d{1,5})*", text, re.ASCII):
-            cpus[last_cpus] += tuple(int(cpu) for cpu in text.split())  # a wrapped list
+            cpus[last_cpus] += [int(cpu) for cpu in text.split()]  # a wrapped list
             continue
         last_cpus = None
     numbers = sorted({*cpus, *sizes, *free})
     if not numbers:
         return None
-    nodes = tuple(NumaNode(n, cpus.get(n), sizes.get(n), free.get(n)) for n in numbers)
+    nodes = tuple(
+        NumaNode(n, tuple(cpus[n]) if n in cpus else None, sizes.get(n), free.get(n)) for n in numbers
+    )
     return NumaFacts(nodes, announced, distances)
 
 

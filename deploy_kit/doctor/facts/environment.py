@@ -6,9 +6,13 @@ import re
 
 from deploy_kit.doctor.blocks import Block
 
-_MATTERS = re.compile(r"^(?:NCCL|CUDA|NVIDIA|SGLANG|SGL|PYTORCH|TORCH|FLASHINFER|LD|OMP|TRITON)_[A-Z0-9_]+$")
+_PREFIXES = (
+    "NCCL_", "CUDA_", "NVIDIA_", "SGLANG_", "SGL_", "PYTORCH_", "TORCH_", "FLASHINFER_", "LD_", "OMP_",
+    "TRITON_",
+)  # fmt: skip
+_MATTERS = re.compile(rf"^(?:{'|'.join(_PREFIXES)})[A-Z0-9_]+$")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|_KEY$|AUTH", re.IGNORECASE)
-_ASSIGNMENT = re.compile(r"^\s*(?:-\s+|export\s+|-e\s+|declare -x\s+)?\"?([A-Z][A-Z0-9_]*)[=](.*?)\"?\s*$")
+_ASSIGNMENT = re.compile(r"^\s*(?:-\s+|export\s+|-e\s+|declare -x\s+)?\"?([A-Z][A-Z0-9_]*)[=](.*?)\"?$")
 _YAML = re.compile(
     r"^\s*((?:NCCL|CUDA|NVIDIA|SGLANG|PYTORCH|TORCH)_[A-Z0-9_]+):\s+[\"']?([^\"'\s]+)[\"']?\s*$"
 )
@@ -23,8 +27,8 @@ def parse_environment(block: Block) -> dict[str, str] | None:
     """Given `env`, `export` lines or an `environment:` list, return the variables that matter; None
     without any."""
     found = {}
-    for line in block.lines:
-        match = _ASSIGNMENT.match(line) or _YAML.match(line)
+    for line in block.lines_with(*_PREFIXES):
+        match = _ASSIGNMENT.match(line.rstrip()) or _YAML.match(line)
         if match and matters(match[1]):
             found[match[1]] = match[2].strip("'\"")
     return found or None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from deploy_kit.doctor.blocks import Block
+from deploy_kit.doctor.blocks import Block, lines_with
+from deploy_kit.patterns import sieved
 
 
 @dataclass(frozen=True)
@@ -19,27 +20,38 @@ class CommandLine:
 
 _CMDLINE = re.compile(r"(?:^|\s)(?:BOOT_IMAGE=|root=(?:UUID|LABEL|PARTUUID|/dev|ZFS)\S*)")
 _CMDLINE_LOG = re.compile(r"(?:Kernel c|C)ommand line: (.*)$")
-_GRUB = re.compile(r'^\s*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=["\']?(.*?)["\']?\s*$')
+_GRUB = re.compile(r'^\s*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=["\']?(.*?)["\']?$')
 _IOMMU_WORD = re.compile(r"(?:^|\s)(?:amd_iommu|intel_iommu|iommu)=\S+")
-_BARE_PARAMETERS = re.compile(r"^\s*(?:[\w.-]+(?:=\S*)?\s+)*[\w.-]+=\S*(?:\s+[\w.-]+(?:=\S*)?)*\s*$")
+_PARAMETER = re.compile(r"[\w.-]+(?P<value>=\S*)?")
 
 
 def parse_command_line(block: Block) -> CommandLine | None:
     """Given /proc/cmdline (or a kernel log or GRUB file that holds it), return its parameters."""
     planned: CommandLine | None = None
-    for line in block.lines:
+    titled = "cmdline" in block.title
+    for line in (
+        block.lines
+        if titled
+        else block.lines_with("ommand line: ", "GRUB_CMDLINE_LINUX", "BOOT_IMAGE=", "root=", "iommu=")
+    ):
         if found := _CMDLINE_LOG.search(line):
             return CommandLine(_parameters(found[1]), found[1].strip())
-        if grub := _GRUB.match(line):
+        if grub := _GRUB.match(line.rstrip()):
             if grub[1].strip():
                 planned = CommandLine(_parameters(grub[1]), grub[1], planned=True)
             continue
         if line.lstrip().startswith("["):
             continue
-        named = "cmdline" in block.title and line.strip() and "GRUB" not in line
-        if named or _CMDLINE.search(line) or (_IOMMU_WORD.search(line) and _BARE_PARAMETERS.match(line)):
+        named = titled and line.strip() and "GRUB" not in line
+        if named or _CMDLINE.search(line) or (_IOMMU_WORD.search(line) and _only_parameters(line)):
             return CommandLine(_parameters(line), line.strip())
     return planned
+
+
+def _only_parameters(line: str) -> bool:
+    """Whether the line is nothing but parameters, at least one of them with a value."""
+    words = [_PARAMETER.fullmatch(word) for word in line.split()]
+    return all(words) and any(word["value"] for word in words if word is not None)
 
 
 def _parameters(text: str) -> dict[str, str]:
@@ -90,13 +102,12 @@ class KernelLog:
     lines: int = 0
 
 
-_LOG_LINE = re.compile(
-    r"^(?:<\d+>)?\[\s*\d+\.\d+\]|^\[\w{3} \w{3}\s+\d|^\w{3}\s+\d+ [\d:]{8} \S+ kernel:"
-    r"|^\d{4}-\d\d-\d\dT\S+ |^kern\s*:"
-)
-_BARE_LINE = re.compile(
-    r"^(?:NVRM: |(?:nvidia|pcieport|pci|vfio-pci|nouveau)[-\w]* [0-9a-f]{4}:"
-    r"|(?:AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ])"
+_KERNEL_LINE = re.compile(
+    r"(?:<\d+>)?\[\s*\d+\.\d+\]|\[\w{3} \w{3}\s+\d|\w{3}\s+\d+ [\d:]{8} \S+ kernel:"
+    r"|\d{4}-\d\d-\d\dT\S+ |kern\s*:"
+    # Without a time stamp, as `dmesg -t` prints them:
+    r"|NVRM: |(?:nvidia|pcieport|pci|vfio-pci|nouveau)[-\w]* [0-9a-f]{4}:"
+    r"|(?:AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ]"
 )
 _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "needs_open": (
@@ -153,7 +164,7 @@ _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     ),
     "link_downgraded": (r"available PCIe bandwidth, limited by",),
 }
-_RULES = {name: re.compile("|".join(patterns)) for name, patterns in _ALTERNATIVES.items()}
+_RULES = {name: sieved("|".join(patterns)) for name, patterns in _ALTERNATIVES.items()}
 _XID = re.compile(
     r"NVRM: (?:GPU at PCI:\S+ )?Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)[^)]*\):?\s*(?P<number>\d{1,4})\b"
 )
@@ -162,41 +173,63 @@ _DOMAIN = re.compile(
     r"|(?P<pt>AMD-Vi: Initialized for Passthrough Mode|Hardware identity mapping)"
     r"|(?P<translated>AMD-Vi: Lazy IO/TLB flushing enabled|AMD-Vi: IO/TLB flush on unmap enabled)"
 )
+_ACTIVE_WORDS = ("DMAR: IOMMU enabled", "AMD-Vi: Found IOMMU", "AMD-Vi: Interrupt remapping enabled")
+_DOMAIN_WORDS = ("Default domain type: ", "AMD-Vi: ", "Hardware identity mapping")
+_MODULE = re.compile(
+    r"loading NVIDIA UNIX (Open )?(?:Kernel Module for )?\S*\s*(?:Kernel Module)?.*?(\d{3}[\d.]*)"
+)
+_DENIED = re.compile(r"dmesg: (?:read kernel buffer failed|klogctl)")
+_TITLE = re.compile(r"\b(?:dmesg|journalctl|kern\.log|syslog)\b")
+# What says nothing with these in it is only counted.
+_WORDS = tuple(
+    dict.fromkeys(
+        [word for rule in _RULES.values() for word in rule.words]
+        + ["NVRM", "nvidia", "loading NVIDIA UNIX ", "DMAR: IOMMU enabled", *_DOMAIN_WORDS]
+    )
+)
 
 
 def parse_kernel_log(block: Block) -> KernelLog | None:
     """Given dmesg (or journalctl -k), return what it says; None when it is no kernel log."""
     log = KernelLog()
-    titled = re.search(r"\b(?:dmesg|journalctl|kern\.log|syslog)\b", block.title) is not None
-    for line in block.lines:
-        text = line.strip()
-        if re.search(r"dmesg: (?:read kernel buffer failed|klogctl).*", text):
-            log.denied = text
-            continue
-        if not (titled or _LOG_LINE.match(text) or _BARE_LINE.match(text)) or not text:
-            continue
-        log.lines += 1
-        if module := re.search(
-            r"loading NVIDIA UNIX (Open )?(?:Kernel Module for )?\S*\s*(?:Kernel Module)?.*?(\d{3}[\d.]*)",
-            text,
-        ):
-            if module[1] or "Open Kernel Module" in text:
-                log.open_module = module[2]
-            else:
-                log.closed_module = module[2]
-        if xid := _XID.search(text):
-            log.xids.append(Xid(int(xid["number"]), xid["device"], text))
-        if (domain := _DOMAIN.search(text)) and (domain["domain"] or log.iommu_domain is None):
+    titled = _TITLE.search(block.title) is not None
+    lines = [
+        text
+        for line in block.lines
+        if (text := line.strip()) and (titled or _KERNEL_LINE.match(text) is not None)
+    ]
+    denied = [text for line in block.lines_with("dmesg: ") if _DENIED.search(text := line.strip())]
+    if denied:
+        log.denied = denied[-1]
+        refusals = set(denied)
+        lines = [text for text in lines if text not in refusals]
+    log.lines = len(lines)
+    for text in lines_with(lines, [word for word in _WORDS if word in block.text]):
+        _read(log, text)
+    return log if log.lines or log.denied else None
+
+
+def _read(log: KernelLog, text: str) -> None:
+    """Write down what one line says."""
+    if "loading NVIDIA UNIX " in text and (module := _MODULE.search(text)):
+        if module[1] or "Open Kernel Module" in text:
+            log.open_module = module[2]
+        else:
+            log.closed_module = module[2]
+    if "Xid (" in text and (xid := _XID.search(text)):
+        log.xids.append(Xid(int(xid["number"]), xid["device"], text))
+    if any(word in text for word in _DOMAIN_WORDS):
+        domain = _DOMAIN.search(text)
+        if domain and (domain["domain"] or log.iommu_domain is None):
             told = domain["domain"] or ("passthrough" if domain["pt"] else "translated")
             log.iommu_domain, log.iommu_domain_line = told.lower(), text
-        if re.search(r"DMAR: IOMMU enabled|AMD-Vi: Found IOMMU|AMD-Vi: Interrupt remapping enabled", text):
-            log.iommu_active = log.iommu_active or text
-        log.about_gpus = log.about_gpus or "NVRM" in text or "nvidia" in text
-        for name, pattern in _RULES.items():
-            if pattern.search(text):
-                getattr(log, name).append(text)
-                break
-    return log if log.lines or log.denied else None
+    if log.iommu_active is None and any(word in text for word in _ACTIVE_WORDS):
+        log.iommu_active = text
+    log.about_gpus = log.about_gpus or "NVRM" in text or "nvidia" in text
+    for name, rule in _RULES.items():
+        if rule.may_fit(text) and rule.pattern.search(text):
+            getattr(log, name).append(text)
+            break
 
 
 # --- settings
@@ -214,6 +247,7 @@ class KernelSettings:
 
 
 _GOVERNORS = {"performance", "powersave", "schedutil", "ondemand", "conservative", "userspace"}
+_SETTING_WORDS = ("numa_balancing", "uvm_disable_hmm", "[default]", *sorted(_GOVERNORS))
 
 
 def parse_settings(block: Block) -> KernelSettings | None:
@@ -222,7 +256,8 @@ def parse_settings(block: Block) -> KernelSettings | None:
     hmm: bool | None = None
     aspm: str | None = None
     governors: list[str] = []
-    for line in block.lines:
+    titled = "numa_balancing" in block.title or "uvm_disable_hmm" in block.title
+    for line in block.lines if titled else block.lines_with(*_SETTING_WORDS):
         text = line.strip()
         if found := re.search(r"(?:kernel[./])?numa_balancing\s*[=:]\s*(\d)\b", text):
             balancing = int(found[1])

@@ -24,7 +24,8 @@ def parse_limits(block: Block) -> Limits | None:
     """Given `ulimit -l`, `ulimit -a`, /proc/self/limits or `df /dev/shm`, return the limits that were
     read."""
     memlock = shm = available = None
-    for line in block.lines:
+    titled = re.search(r"ulimit\s+-\w*l\b", block.title) is not None
+    for line in block.lines if titled else block.lines_with("ax locked memory", "/dev/shm"):  # noqa: S108
         text = line.strip()
         if found := re.match(r"Max locked memory\s+(\d{1,20}|unlimited)\b", text):
             memlock = UNLIMITED if found[1] == "unlimited" else int(found[1])
@@ -34,9 +35,7 @@ def parse_limits(block: Block) -> Limits | None:
                 if found[2] == "unlimited"
                 else int(found[2]) * (1024 if found[1] == "kbytes" else 1)
             )
-        elif re.search(r"ulimit\s+-\w*l\b", block.title) and re.fullmatch(
-            r"\d{1,20}|unlimited", text, re.ASCII
-        ):
+        elif titled and re.fullmatch(r"\d{1,20}|unlimited", text, re.ASCII):
             memlock = UNLIMITED if text == "unlimited" else int(text) * 1024
         elif found := re.match(
             r"(?:shm|tmpfs|none)\s+(\d[\d.]*)([KMGT]?)i?\s+\S+\s+(\d[\d.]*)([KMGT]?)i?\s+\d+%\s+/dev/shm$",

@@ -38,6 +38,8 @@ from deploy_kit.doctor.facts.storage import StorageFacts, parse_storage
 from deploy_kit.doctor.facts.topology import P2pMatrix, Topology, parse_p2p, parse_topology
 from deploy_kit.doctor.model import Unknown
 
+# What is looked at for refusals of the container engine: the end of everything.
+LONGEST_INPUT = 2_000_000
 # What the live reader writes where the PCI bus holds no NVIDIA GPU.
 NO_GPU_TEXT = "deploy-kit: no NVIDIA GPU on this machine's PCI bus"
 
@@ -73,6 +75,7 @@ class Machine:
     no_gpu: bool = False
     unknown: list[Unknown] = field(default_factory=list)
     text: str = ""
+    _merged: tuple[int, list[Gpu]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def host_smi(self) -> list[SmiFacts]:
@@ -82,17 +85,9 @@ class Machine:
     @property
     def gpus(self) -> list[Gpu]:
         """Return the GPUs with what every nvidia-smi output of the host said about them, merged."""
-        merged: list[Gpu] = []
-        for smi in self.host_smi:
-            for position, gpu in enumerate(smi.gpus):
-                twin = next((i for i, other in enumerate(merged) if _same(gpu, other)), None)
-                if twin is None and gpu.bus_id is None and gpu.index is None and smi is not self.host_smi[0]:
-                    twin = position if position < len(merged) else None
-                if twin is None:
-                    merged.append(gpu)
-                else:
-                    merged[twin] = _merge_gpu(merged[twin], gpu)
-        return merged
+        if self._merged is None or self._merged[0] != len(self.smi):
+            self._merged = (len(self.smi), _merge_gpus(self.host_smi))
+        return self._merged[1]
 
     @property
     def gpu_count(self) -> int | None:
@@ -119,16 +114,17 @@ def gather(blocks: Iterable[Block], unknown: Iterable[Unknown] = ()) -> Machine:
     """Given outputs of commands, return all facts in them. Every parser looks at every block: shape
     decides."""
     machine = Machine(unknown=list(unknown))
-    texts = []
+    texts: list[str] = []
+    logs: list[KernelLog] = []
     for block in blocks:
-        texts.append(f"{block.title}\n{block.text}" if block.title else block.text)
+        texts += [block.title, block.text] if block.title else [block.text]
         machine.topology = machine.topology or parse_topology(block)
         machine.p2p += parse_p2p(block)
         if smi := parse_smi(block):
             machine.smi.append(smi)
         machine.pci += parse_pci(block)
-        log = parse_kernel_log(block)
-        machine.log = log if machine.log is None else _merge_logs(machine.log, log)
+        if log := parse_kernel_log(block):
+            logs.append(log)
         command_line = parse_command_line(block)
         if command_line and (machine.command_line is None or machine.command_line.planned):
             machine.command_line = command_line
@@ -145,16 +141,30 @@ def gather(blocks: Iterable[Block], unknown: Iterable[Unknown] = ()) -> Machine:
         machine.docker = machine.docker or parse_docker(block)
         machine.cdi = machine.cdi or parse_cdi(block)
         if environment := parse_environment(block):
-            machine.environment = {**(machine.environment or {}), **environment}
+            machine.environment = environment if machine.environment is None else machine.environment
+            machine.environment.update(environment)
         if builds := parse_nccl_builds(block):
             machine.nccl_builds.append(builds)
         machine.storage = _merge(machine.storage, parse_storage(block))
         machine.virtual = machine.virtual or _virtual(block)
-        machine.no_gpu = machine.no_gpu or NO_GPU_TEXT in block.text
-    machine.text = "\n".join(texts)
+        machine.no_gpu = machine.no_gpu or block.has(NO_GPU_TEXT)
+    machine.log = _merge_logs(logs)
+    machine.text = _end_of(texts)
     if machine.virtual is None and machine.cpu is not None:
         machine.virtual = machine.cpu.hypervisor
     return machine
+
+
+def _end_of(texts: list[str]) -> str:
+    """Return as much of the texts' end as is looked at for refusals of the container engine."""
+    kept: list[str] = []
+    size = 0
+    for text in reversed(texts):
+        kept.append(text)
+        size += len(text) + 1
+        if size > LONGEST_INPUT:
+            break
+    return "\n".join(reversed(kept)) if len(kept) > 1 else "".join(kept)
 
 
 def _virtual(block: Block) -> str | None:
@@ -164,21 +174,55 @@ def _virtual(block: Block) -> str | None:
         return (
             None if kind in ("none", "docker", "lxc", "podman", "container-other", "systemd-nspawn") else kind
         )
-    if re.search(r"Hypervisor detected: (\S+)", block.text) and "BHYVE" not in block.text:
-        return (re.search(r"Hypervisor detected: (\S+)", block.text) or [""])[0].split(": ")[-1]
-    if re.search(
-        r"\b(?:QEMU|Q35 \+ ICH9|i440FX|82G33/G31/P35/P31|440FX|VMware Virtual Platform)\b", block.text
-    ):
+    detected = _HYPERVISOR.search(block.text)
+    if detected and "BHYVE" not in block.text:
+        return detected[1]
+    if any(_CHIPSET.search(line) for line in block.lines_with(*_CHIPSET_WORDS)):
         return "emulated chipset"
-    if re.search(r"Virtualization Mode\s*:\s*Pass-?Through", block.text):
+    if _PASS_THROUGH.search(block.text):
         return "pass-through"
     return None
 
 
-def _same(one: Gpu, other: Gpu) -> bool:
-    if one.bus_id and other.bus_id:
-        return one.bus_id.lower() == other.bus_id.lower()
-    return one.index is not None and one.index == other.index
+_HYPERVISOR = re.compile(r"Hypervisor detected: (\S+)")
+_CHIPSET = re.compile(r"\b(?:QEMU|Q35 \+ ICH9|i440FX|82G33/G31/P35/P31|440FX|VMware Virtual Platform)\b")
+_CHIPSET_WORDS = ("QEMU", "Q35 + ICH9", "440FX", "82G33/G31/P35/P31", "VMware Virtual Platform")
+_PASS_THROUGH = re.compile(r"Virtualization Mode\s*:\s*Pass-?Through")
+
+
+def _merge_gpus(outputs: list[SmiFacts]) -> list[Gpu]:
+    """Return the GPUs of several outputs, each once: told apart by bus id, where one lacks it by index."""
+    merged: list[Gpu] = []
+    # The first place of each bus id; of each index; and of each index among those without a bus id.
+    by_bus: dict[str, int] = {}
+    by_index: dict[int, int] = {}
+    by_index_alone: dict[int | None, int] = {}
+    for number, smi in enumerate(outputs):
+        for position, gpu in enumerate(smi.gpus):
+            places = []
+            if gpu.bus_id:
+                places = [by_bus.get(gpu.bus_id.lower()), by_index_alone.get(gpu.index)]
+            elif gpu.index is not None:
+                places = [by_index.get(gpu.index)]
+            twin = min((place for place in places if place is not None), default=None)
+            if twin is None and gpu.bus_id is None and gpu.index is None and number:
+                twin = position if position < len(merged) else None
+            if twin is None:
+                twin = len(merged)
+                merged.append(gpu)
+            else:
+                before = merged[twin]
+                if not before.bus_id and by_index_alone.get(before.index) == twin:
+                    del by_index_alone[before.index]
+                merged[twin] = _merge_gpu(before, gpu)
+            now = merged[twin]
+            if now.bus_id:
+                by_bus[now.bus_id.lower()] = min(twin, by_bus.get(now.bus_id.lower(), twin))
+            if now.index is not None:
+                by_index[now.index] = min(twin, by_index.get(now.index, twin))
+                if not now.bus_id:
+                    by_index_alone[now.index] = min(twin, by_index_alone.get(now.index, twin))
+    return merged
 
 
 def _merge_gpu(first: Gpu, second: Gpu) -> Gpu:
@@ -187,7 +231,7 @@ def _merge_gpu(first: Gpu, second: Gpu) -> Gpu:
         for name, value in vars(second).items()
         if vars(first).get(name) in (None, (), False) and value not in (None, (), False)
     }
-    return replace(first, **changes)
+    return replace(first, **changes) if changes else first
 
 
 def _merge(first: Merged | None, second: Merged | None) -> Merged | None:
@@ -202,14 +246,22 @@ def _merge(first: Merged | None, second: Merged | None) -> Merged | None:
     return replace(first, **changes)
 
 
-def _merge_logs(first: KernelLog, second: KernelLog | None) -> KernelLog:
-    if second is None:
-        return first
-    for name, value in vars(second).items():
+def _merge_logs(logs: list[KernelLog]) -> KernelLog | None:
+    """Return all logs as one; a line of a later log that is known already is not repeated."""
+    if not logs:
+        return None
+    first, *rest = logs
+    for name in vars(first) if rest else ():
+        value = getattr(first, name)
         if isinstance(value, list):
-            getattr(first, name).extend(line for line in value if line not in getattr(first, name))
+            known = set(value)
+            for item in (item for log in rest for item in getattr(log, name)):
+                if item not in known:
+                    known.add(item)
+                    value.append(item)
         elif name == "lines":
-            first.lines += second.lines
-        elif getattr(first, name) in (None, False):
-            setattr(first, name, value)
+            first.lines += sum(log.lines for log in rest)
+        else:
+            told = (getattr(log, name) for log in logs)
+            setattr(first, name, next((item for item in told if item not in (None, False)), value))
     return first

@@ -18,6 +18,7 @@ class NcclBuilds:
 
 
 _FILE = re.compile(r"(/\S*libnccl\.so(?:\.[\d.]+)?)\b")
+_PACKAGE = re.compile(r"\s*(nvidia[-_]nccl[-_]cu\d+|nccl|libnccl2?)(?:\s+|==|/\S*\s+)(\d[\w.+-]*)")
 _MAPS = re.compile(r"^[0-9a-f]+-[0-9a-f]+ [rwxps-]{4} ")
 
 
@@ -26,14 +27,13 @@ def parse_nccl_builds(block: Block) -> NcclBuilds | None:
     packages: dict[str, str] = {}
     files: dict[str, None] = {}
     mapped = False
-    for line in block.lines:
+    for line in block.lines_with("nccl"):
         if "NCCL INFO" in line:
             continue
-        if found := re.match(
-            r"\s*(nvidia[-_]nccl[-_]cu\d+|nccl|libnccl2?)(?:\s+|==|/\S*\s+)(\d[\w.+-]*)", line
-        ):
+        if found := _PACKAGE.match(line):
             packages[found[1].replace("_", "-")] = found[2]
-        if found := _FILE.search(line):
+        places = (_FILE.search(word) for word in line.split() if "libnccl.so" in word)
+        if found := next(filter(None, places), None):
             files[found[1]] = None
             mapped = mapped or bool(_MAPS.match(line.strip()))
     if not packages and not files:

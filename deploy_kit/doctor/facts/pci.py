@@ -70,14 +70,23 @@ class PciDevice:
         return tuple(bit for bit in ("ReqRedir", "CmpltRedir") if self.acs.get(bit))
 
 
+_WORDS = (
+    "LnkCap:", "LnkSta:", "LnkCtl:", "ACSCtl:", "Bus: primary=", "Region 1: ", "BAR 1: current size: ",
+    "<access denied>", "Unknown header type 7f", "Kernel driver in use: ",
+)  # fmt: skip
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
 def parse_pci(block: Block) -> list[PciDevice]:
     """Given `lspci -vv` (whole or a part, even only its ACSCtl lines), return the devices in order."""
     devices: list[PciDevice] = []
     current: PciDevice | None = None
-    for line in block.lines:
+    numbers = set(block.numbers_with(*_WORDS))
+    numbers.update([at for at, line in enumerate(block.lines) if line.lstrip()[:1] in _HEXADECIMAL])
+    for line in [block.lines[at] for at in sorted(numbers)]:
         if head := _DEVICE.match(line.strip()) if not line.startswith(("\t", "    ")) else None:
             current = PciDevice(head["slot"], head["kind"].strip(), head["name"].strip())
-            current.gone = bool(re.search(r"\(rev ff\)", line))
+            current.gone = "(rev ff)" in line
             devices.append(current)
             continue
         if (acs := _ACS.search(line)) and (current is None or current.acs is not None):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import re
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from deploy_kit.doctor.blocks import Block
 
@@ -104,14 +105,18 @@ _FAULT = re.compile(
     r"|Unable to determine the device handle for .+"
     r"|GPU is lost.*|NVIDIA-SMI couldn'?t find .+"
 )
-_KEY_VALUE = re.compile(r"^(?P<indent>[ \t]*)(?P<key>\S.*?)\s*(?<=\s):(?: (?P<value>.*))?$")
+_HEADING = re.compile(r"[A-Za-z][A-Za-z0-9 ./()-]{1,60}")
+_FIRST_WORDS = (
+    "NVIDIA-SMI", "No devices were found", "Failed to initialize NVML: ",
+    "Unable to determine the device handle", "GPU is lost",
+)  # fmt: skip
 
 
 def parse_smi(block: Block) -> SmiFacts | None:
     """Given an output of nvidia-smi in any of its forms (whole or a part), return its facts, or None."""
     driver = cuda = fault = None
     no_devices = False
-    for line in block.lines:
+    for line in block.lines_with(*_FIRST_WORDS):
         if head := _TABLE_HEAD.search(line):
             driver, cuda = head[2], head[3]
         elif "No devices were found" in line:
@@ -152,6 +157,16 @@ _SECTIONS = {
 }  # fmt: skip
 
 
+# A listing has headings of GPUs, or keys with white space before the colon, and among them one that is used.
+_LISTING_MARKS = (" :", "\t:", "GPU 0", "GPU 1")
+_QUERY_WORDS = (
+    "GPU", "Active", "Mode", "Usage", "Gpu", "Limit", "Version", "Link Width", "PCIe Generation", "Pending",
+    "Performance State", "Product Name", "Recovery Action", "Remapped Rows", "Replays Since Reset",
+    "Reset Required", "Uncorrectable", "Double Bit ECC", "ERR!", "Unknown Error", "Unrepairable Memory",
+    "Utilization",
+)  # fmt: skip
+
+
 @dataclass
 class _Record:
     """One GPU of `-q`: values by their path of headings."""
@@ -160,35 +175,47 @@ class _Record:
     values: dict[tuple[str, ...], str] = field(default_factory=dict)
 
 
+class _Row(NamedTuple):
+    """One line of a `-q` listing: how far it is indented, its key (or heading), its value (None: a heading; a
+    key of None: neither)."""
+
+    depth: int
+    key: str | None
+    value: str | None
+
+
 def _parse_query(block: Block) -> tuple[list[Gpu], dict[str, str]]:
     """Return the GPUs of a `-q` listing and the values that stand before the first GPU."""
     records = [_Record()]
     top: dict[str, str] = {}
-    stack: list[tuple[int, str]] = []
+    stack: list[tuple[int, tuple[str, ...]]] = [(-1, ())]  # indentation and path of the headings above a line
     in_processes = False
-    for line in block.lines:
-        if not line.strip() or line.startswith(("|", "+", "=")):
+    rows: dict[str, _Row] = {}  # a listing repeats its lines for each GPU
+    may_be = block.has(*_LISTING_MARKS) and block.has(*_QUERY_WORDS)
+    for line in block.lines if may_be else ():
+        if not line or line[0] in _NO_LISTING:
             continue
-        if header := _QUERY_GPU.match(line):
+        if line.startswith("GPU ") and (header := _QUERY_GPU.match(line)):
             records.append(_Record(bus_id=header["bus"]))
-            stack, in_processes = [], False
+            stack, in_processes = [(-1, ())], False
             continue
-        expanded = line.expandtabs(8)
-        found = _KEY_VALUE.match(expanded)
-        text = expanded.strip()
-        depth = len(expanded) - len(expanded.lstrip())
-        while stack and stack[-1][0] >= depth:
+        row = rows.get(line)
+        if row is None:
+            row = rows[line] = _read_row(line)
+        depth, key, value = row
+        if depth < 0:
+            continue
+        while stack[-1][0] >= depth:
             stack.pop()
-        if text in _SECTIONS or (found is None and re.fullmatch(r"[A-Za-z][A-Za-z0-9 ./()-]{1,60}", text)):
-            stack.append((depth, text))
-            in_processes = text == "Processes"
+        if key is None or (in_processes and value is not None):
             continue
-        if found is None or in_processes:
+        path = (*stack[-1][1], key)
+        # A row such as "HW Slowdown : Not Active" heads the rows below it that are indented further.
+        stack.append((depth, path))
+        if value is None:
+            in_processes = key == "Processes"
             continue
-        key, value = found["key"].strip(), (found["value"] or "").strip()
-        path = (*(name for _, name in stack), key)
         if not value:
-            stack.append((depth, key))
             continue
         record = records[-1]
         if record.bus_id is None and path in record.values and len(path) > 1:
@@ -197,19 +224,52 @@ def _parse_query(block: Block) -> tuple[list[Gpu], dict[str, str]]:
         record.values.setdefault(path, value)
         if record.bus_id is None and len(path) == 1:
             top.setdefault(key, value)
-        # A row such as "HW Slowdown : Not Active" heads the rows below it that are indented further.
-        stack.append((depth, key))
-    gpus = [gpu for record in records if (gpu := _gpu_of(record)) is not None]
-    return [
-        replace(gpu, index=i) if gpu.bus_id and gpu.index is None else gpu for i, gpu in enumerate(gpus)
-    ], top
+    gpus: list[Gpu] = []
+    for record in records:
+        gpu = _gpu_of(record, len(gpus))
+        if gpu is not None:
+            gpus.append(gpu)
+    return gpus, top
 
 
-def _gpu_of(record: _Record) -> Gpu | None:
+def _read_row(line: str) -> _Row:
+    """Given a line of a listing, return what it is; a depth of -1: a line without text."""
+    text = line.strip()
+    if not text:
+        return _Row(-1, None, None)
+    if "\t" in line:
+        line = line.expandtabs(8)
+    depth = len(line) - len(line.lstrip())
+    if text in _SECTIONS:
+        return _Row(depth, text, None)
+    colon = _colon(line)
+    if colon is None:
+        return _Row(depth, text if _HEADING.fullmatch(text) else None, None)
+    return _Row(depth, line[:colon].strip(), line[colon + 1 :].strip())
+
+
+_NO_LISTING = frozenset("|+=")
+
+
+def _colon(line: str) -> int | None:
+    """Return where the colon between key and value stands: after white space, before a blank or the end."""
+    at = line.find(":")
+    while at > 0:
+        if line[at - 1].isspace() and line[at + 1 : at + 2] in ("", " ") and not line[:at].isspace():
+            return at
+        at = line.find(":", at + 1)
+    return None
+
+
+def _gpu_of(record: _Record, index: int) -> Gpu | None:
+    by_name: dict[str, list[tuple[tuple[str, ...], str]]] = {}
+    for path, value in record.values.items():
+        by_name.setdefault(path[-1], []).append((path, value))
+
     def get(*names: str) -> str | None:
         """Return the value whose path ends in these headings, in order, gaps allowed."""
-        for path, value in record.values.items():
-            if path[-1] == names[-1] and _in_order(names, path):
+        for path, value in by_name.get(names[-1], ()):
+            if len(names) == 1 or _in_order(names, path):
                 return value
         return None
 
@@ -221,6 +281,7 @@ def _gpu_of(record: _Record) -> Gpu | None:
     remapped = get("Remapped Rows", "Uncorrectable Error")
     gpu = Gpu(
         bus_id=record.bus_id,
+        index=index if record.bus_id else None,
         name=get("Product Name"),
         fb_mib=_integer(get("FB Memory Usage", "Total")),
         fb_used_mib=_integer(get("FB Memory Usage", "Used")),
@@ -263,7 +324,7 @@ def _gpu_of(record: _Record) -> Gpu | None:
             if value in ("ERR!", "Unknown Error", "GPU is lost", "[GPU is lost]", "[Unknown Error]")
         ),
     )
-    return gpu if replace(gpu, bus_id=None) != Gpu() or record.bus_id else None
+    return gpu if record.bus_id or gpu != Gpu() else None
 
 
 def _in_order(names: tuple[str, ...], path: tuple[str, ...]) -> bool:
@@ -293,7 +354,7 @@ def _sum_errors(record: _Record, which: str) -> int | None:
 
 def _parse_table(block: Block) -> list[Gpu]:
     gpus: list[Gpu] = []
-    for line in block.lines:
+    for line in block.lines_with("|", "ERR!"):
         if head := _TABLE_GPU.match(line):
             persistence = head["persistence"]
             errors = ("ECC",) if "ERR!" in line else ()
@@ -326,7 +387,7 @@ def _parse_table(block: Block) -> list[Gpu]:
 def _parse_list(block: Block) -> list[Gpu]:
     return [
         Gpu(index=int(match["index"][:6]), name=match["name"])
-        for line in block.lines
+        for line in block.lines_with(" (UUID: ")
         if (match := _LIST_GPU.match(line.strip()))
     ]
 
@@ -360,22 +421,47 @@ _POWER_FIELDS = {
 }
 
 
+_KNOWN_FIELDS = frozenset(
+    {*_INTEGER_FIELDS, *_TEXT_FIELDS, *_POWER_FIELDS, "pstate", "persistence_mode", "driver_version"}
+)
+_FIELD_WORDS = (
+    "name",
+    "index",
+    "memory.",
+    "pcie.link.",
+    "utilization.gpu",
+    "temperature.gpu",
+    "bus_id",
+    "compute_",
+    "power.",
+    "pstate",
+    "persistence_mode",
+    "driver_version",
+)
+_UNIT = re.compile(r"\s*\[.*\]$")
+
+
 def _parse_csv(block: Block) -> list[Gpu]:
     """Read `--query-gpu=… --format=csv`; without its header line the title's field list is the header."""
-    known = {*_INTEGER_FIELDS, *_TEXT_FIELDS, *_POWER_FIELDS, "pstate", "persistence_mode", "driver_version"}
     header: list[str] | None = None
     if asked := re.search(r"--query-gpu=(\S+)", block.title):
         header = [name.strip("'\"") for name in asked[1].split(",")]
     gpus: list[Gpu] = []
-    for line in block.lines:
-        if "," not in line and header is None:
+    for line in block.lines_with(",") if header is None else block.lines:
+        # Most lines need no reading: no header has fewer commas, and no row another number of them.
+        columns = line.count(",") + 1
+        may_be_row = header is not None and (
+            columns == len(header) or (columns > len(header) and '"' in line)
+        )
+        if not may_be_row and not any(word in line for word in _FIELD_WORDS):
             continue
         try:
             cells = [cell.strip() for cell in next(csv.reader([line.strip()]), [])]
         except csv.Error:
             continue
-        names = [re.sub(r"\s*\[.*\]$", "", cell) for cell in cells]
-        if len(set(names) & known) >= min(2, len(names)) and names and set(names) & known:
+        names = [_UNIT.sub("", cell) for cell in cells]
+        fields_named = len(_KNOWN_FIELDS.intersection(names))
+        if fields_named and fields_named >= min(2, len(names)):
             header = names
             continue
         if header is None or len(cells) != len(header):

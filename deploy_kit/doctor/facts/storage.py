@@ -40,7 +40,7 @@ def parse_storage(block: Block) -> StorageFacts | None:
     """Given df, dd, fio, free or /proc/meminfo, return what was read."""
     systems = []
     speed = available = total = None
-    for line in block.lines:
+    for line in block.lines_with("% ", "%\t", "copied, ", "READ: bw=", "MemAvailable:", "MemTotal:"):
         text = line.strip()
         if found := _DF.match(text):
             size, free = _bytes(found["size"], found["su"]), _bytes(found["free"], found["fu"])

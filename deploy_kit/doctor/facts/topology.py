@@ -11,6 +11,8 @@ from deploy_kit.doctor.blocks import Block
 # From near to far; NV# (NVLink) is nearest of all.
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _DEVICE = re.compile(r"^(?:GPU|NIC)\d+$|^mlx\d?_\w+$|^bnxt\w*$|^irdma\w*$|^rocep\w+$")
+_A_GPU = re.compile(r"GPU\d")
+_FIRST_LETTERS = ("GPU", "NIC", "mlx", "bnxt", "irdma", "rocep")
 _PATH_CELL = re.compile(r"^(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PIB|N/A)$")
 _P2P_CELL = re.compile(r"^(?:X|OK|CNS|GNS|TNS|NS|DR|CS|U|N/A)$")
 _P2P_ONLY = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "CS", "U"}
@@ -125,7 +127,7 @@ def parse_topology(block: Block) -> Topology | None:
     """
     if "-p2p" in block.title:
         return None  # with one GPU its matrix looks the same
-    for matrix in _matrices(block.lines):
+    for matrix in _matrices(block):
         cells = {cell for _, _, cell in matrix.gpu_pairs()}
         if cells & _P2P_ONLY or not matrix.gpus:
             continue
@@ -153,7 +155,7 @@ def parse_topology(block: Block) -> Topology | None:
 def parse_p2p(block: Block) -> list[P2pMatrix]:
     """Given the output of `nvidia-smi topo -p2p r|w|a|n|p`, return its matrices."""
     found = []
-    for matrix in _matrices(block.lines):
+    for matrix in _matrices(block):
         cells = {cell for _, _, cell in matrix.gpu_pairs()}
         if cells and cells <= _P2P_ONLY | {"N/A"} and cells & _P2P_ONLY:
             mode = re.search(r"-p2p\s+(\w+)\b", block.title)
@@ -168,11 +170,14 @@ def parse_p2p(block: Block) -> list[P2pMatrix]:
     return found
 
 
-def _matrices(lines: list[str]) -> Iterator[Matrix]:
-    """Yield each matrix; a new one begins at a header line or when a row comes a second time."""
+def _matrices(block: Block) -> Iterator[Matrix]:
+    """Yield each matrix; a new one begins at a header line or when a row comes a second time. What names no
+    numbered GPU has none."""
     matrix: Matrix | None = None
     last_row: str | None = None
-    for line in lines:
+    for line in block.lines if _A_GPU.search(block.text) else ():
+        if last_row is None and not line.lstrip().startswith(_FIRST_LETTERS):
+            continue
         tokens = line.split()
         if not tokens:
             continue
