@@ -6,10 +6,11 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
+from deploy_kit.configs.refusal import first_refusal
 from deploy_kit.configs.schema import Host, Lever, Model, Profile, Stack, Strict
 from deploy_kit.errors import DeployKitError, nearest_names
 from deploy_kit.exit_codes import ExitCode
@@ -107,34 +108,8 @@ def load_file(kind: type[AnyFile], path: Path) -> AnyFile:
 
 
 def _config_error(kind: type[Strict], path: Path, error: ValidationError) -> DeployKitError:
-    first = error.errors(include_url=False)[0]
-    location = [str(part) for part in first["loc"]]
-    more = error.error_count() - 1
+    message, key, found, allowed, more = first_refusal(kind, error)
     suffix = f" (and {more} more problem{'s' if more > 1 else ''} in this file)" if more else ""
-    key = ".".join(location) or None
-    found: object = first.get("input")
-    allowed: object = None
-    message = str(first["msg"])
-    if first["type"] == "extra_forbidden":
-        known = _keys_at(kind, location[:-1])
-        message = "unknown key"
-        found = location[-1]
-        allowed = nearest_names(location[-1], known) or known
-    elif first["type"] == "missing":
-        message = "missing key"
-        found = "nothing"
-        allowed = "a value: this key has no default"
-    elif first["type"] == "value_error":
-        # Ours, from a validator that looks at several keys: "key: what is wrong".
-        text = message.removeprefix("Value error, ")
-        named, _, rest = text.partition(": ")
-        key, message, found = (named if not key else f"{key}.{named}"), rest or text, None
-    elif first["type"] == "literal_error":
-        allowed = first.get("ctx", {}).get("expected")
-    elif first["type"] == "string_pattern_mismatch":
-        allowed = f"text that matches {first.get('ctx', {}).get('pattern')}"
-    if found is not None and not isinstance(found, str):
-        found = f"{found!r} ({type(found).__name__})"
     return DeployKitError(
         f"{path.name}: {message}{suffix}",
         file=path,
@@ -144,28 +119,6 @@ def _config_error(kind: type[Strict], path: Path, error: ValidationError) -> Dep
         remedy="correct the file; docs/configs.md lists every key",
         exit_code=ExitCode.CONFIG,
     )
-
-
-def _keys_at(kind: type[Strict], location: list[str]) -> list[str]:
-    """Return the keys that a table inside `kind` may have, as far as the location leads."""
-    current: Any = kind
-    for part in location:
-        fields = getattr(current, "model_fields", {})
-        if part in fields:
-            current = _inner_model(fields[part].annotation)
-        if current is None:
-            return []
-    return sorted(getattr(current, "model_fields", {}))
-
-
-def _inner_model(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, Strict):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _inner_model(argument)
-        if found is not None:
-            return found
-    return None
 
 
 def _working_folder() -> list[Path]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from deploy_kit.configs.refusal import first_refusal
 from deploy_kit.decision.choose import EvidenceRules
 from deploy_kit.decision.evidence import Band
 from deploy_kit.errors import DeployKitError
@@ -82,11 +83,12 @@ def _checked(value: Any, file: str | None) -> Traffic:
     try:
         return Traffic.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        message, key, found, allowed, _more = first_refusal(Traffic, error)
         raise DeployKitError(
-            f"traffic: {first['msg']}",
+            f"traffic: {message}",
             file=file,
-            key=".".join(str(step) for step in first["loc"]) or None,
-            found=None if first["type"] == "missing" else repr(first.get("input"))[:80],
+            key=key,
+            found=found,
+            allowed=allowed,
             exit_code=ExitCode.CONFIG,
         ) from error

@@ -157,3 +157,85 @@ def test_mangled_files_never_show_anything_but_our_error(tmp_path: Path, data: s
 def test_versions_compare_by_number() -> None:
     assert version_tuple("0.5.9") < version_tuple("0.5.17") < version_tuple("0.5.23")
     assert version_tuple("2.13.0+cpu") == (2, 13, 0)
+
+
+REHEARSAL = (CONFIGS / "hosts/rehearsal.toml").read_text()
+BIG = (CONFIGS / "hosts/rtx-pro-6000-x8.toml").read_text()
+CUDA_OR_CPU = "'cuda' or 'cpu'"
+KIMI = (CONFIGS / "models/kimi-k2.5.toml").read_text()
+EAGLE = (CONFIGS / "profiles/eagle3.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "old", "new", "key", "found", "allowed"),
+    [
+        (Host, REHEARSAL, "gpus = 0", 'gpus = "0"', "gpus", "0", "a whole number, at least 0"),
+        (Host, REHEARSAL, "gpus = 0", "gpus = -1", "gpus", "-1 (int)", "at least 0"),
+        (Host, REHEARSAL, "gpus = 0", "gpus = 0.5", "gpus", "0.5 (float)", "a whole number, at least 0"),
+        (Host, REHEARSAL, "rehearsal = true", "rehearsal = 1", "rehearsal", "1 (int)", "true or false"),
+        (Host, REHEARSAL, 'accelerator = "cpu"', 'accelerator = "tpu"', "accelerator", "tpu", CUDA_OR_CPU),
+        (Host, BIG, "generation = 5", "generation = 9", "pcie.generation", "9 (int)", "1 to 7"),
+        (Host, BIG, "generation = 5", "generation = 0", "pcie.generation", "0 (int)", "1 to 7"),
+        (Host, BIG, "generation = 5", 'generation = "5"', "pcie.generation", "5", "a whole number, 1 to 7"),
+        (Host, BIG, "width = 16", "width = 12", "pcie.width", "12 (int)", "1, 2, 4, 8 or 16"),
+        (Host, BIG, 'name = "rtx-pro-6000-x8"', "name = 8", "name", "8 (int)", "text"),
+        (Host, BIG, "node = 0", "node = true", "numa.0.node", "True (bool)", "a whole number, at least 0"),
+        (Model, KIMI, "weights_gb = 550.0", "weights_gb = 0.0", "weights_gb", "0.0 (float)", "above 0"),
+        (Model, KIMI, "gb = 550.0", "gb = [1]", "weights_gb", "[1] (list)", "a number, above 0"),
+        (Model, KIMI, "element_bytes = 2", "element_bytes = 16", "element_bytes", "16 (int)", "1 to 4"),
+        (Profile, EAGLE, "draft_tokens = 4", "draft_tokens = 1", "draft_tokens", "1 (int)", "at least 2"),
+        (Profile, EAGLE, "adaptive", "adaptiv", "adaptiv", None, None),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_says_what_is_allowed(
+    tmp_path: Path,
+    kind: type,
+    text: str,
+    old: str,
+    new: str,
+    key: str,
+    found: str | None,
+    allowed: str | None,
+) -> None:
+    if old not in text:
+        text = text + "\nadaptive = false\n" if old == "adaptive" else text
+    assert old in text
+    error = refusal(tmp_path / "x.toml", kind, text.replace(old, new, 1))
+    assert error.key == key
+    if found is not None:
+        assert (error.found, error.allowed) == (found, allowed)
+    else:
+        assert "adaptive" in (error.allowed or "")
+
+
+def test_a_flag_of_several_types_is_one_problem(tmp_path: Path) -> None:
+    text = 'name = "x"\ndescription = "x"\n[flags]\ncontext-length = { a = 1 }\n'
+    error = refusal(tmp_path / "x.toml", Profile, text)
+    assert error.key == "flags.context-length"
+    assert error.allowed == "true or false, a whole number, a number, text or a list"
+    assert "more problem" not in error.summary
+
+
+def test_missing_keys_say_what_belongs_there(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "x.toml", Host, BIG.replace("generation = 5\n", "", 1))
+    assert error.key == "pcie.generation"
+    assert error.allowed == "a whole number (1 to 7): this key has no default"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["gpus", "nvlink", "name", "description", "tensor_parallel", "accelerator", "rehearsal"]),
+    st.sampled_from(["-7", "1.5", "true", '"x y"', "[1]", "{ a = 1 }", "1979-05-27", "inf", "nan"]),
+)
+def test_every_refusal_of_a_single_value_carries_what_is_allowed(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    text = f"{key} = {value}\n" + "".join(
+        line for line in REHEARSAL.splitlines(keepends=True) if not line.startswith(f"{key} ")
+    )
+    (tmp_path / "x.toml").write_text(text)
+    try:
+        load_file(Host, tmp_path / "x.toml")
+    except DeployKitError as error:
+        if error.found is not None:  # else a rule over several keys, which says it in its own words
+            assert error.allowed
