@@ -109,7 +109,8 @@ def judge(effects: Sequence[Effect], schedule: Schedule) -> tuple[Verdict, str]:
     if speed.interval[1] < 1 and speed.ratio <= 1 - least:
         return "hurts", text
     if speed.interval[0] > 1 or speed.interval[1] < 1:
-        return "no measurable effect", f"{text}: less than the {least * 100:g} % that counts"
+        kind = "gain" if speed.ratio >= 1 else "loss"
+        return "no measurable effect", f"{text}: a {kind} of less than the {least * 100:g} % that counts"
     return "no measurable effect", text
 
 

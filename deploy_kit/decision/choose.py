@@ -229,6 +229,10 @@ def _verdict(
         return "slower", f"{percent} against the baseline"
     if thin:
         return "not enough evidence", thin
+    if ratio.ratio < 1 and interval is not None:
+        low, high = ((edge - 1) * 100 for edge in interval)
+        sure = f"{rules.confidence * 100:g} % confident of {low:+.1f} to {high:+.1f} %"
+        return "tie", f"{percent}, not told apart from no effect: {sure}"
     if ratio.ratio - 1 < rules.min_gain_ratio:
         return "tie", f"{percent}: less than the {rules.min_gain_ratio * 100:g} % that counts"
     if interval is not None and interval[0] <= 1:

@@ -141,7 +141,7 @@ def _facts(
     if engine.replicas > 1:
         notes.append(
             f"replicated series: {engine.replicas} tensor-parallel ranks report the same; "
-            "tp_rank 0 is taken, not the sum"
+            "only tp_rank 0 is read, nothing is summed over ranks"
         )
     shortfalls.extend(
         (reason.reason, reason.remedy)
@@ -326,7 +326,10 @@ def _good_cause(reading: Reading) -> str:
         return f"{len(reading.engines)} engines read, each for itself"
     engine = reading.engines[0]
     if engine.replicas > 1:
-        return "replicated series: tp_rank 0 is taken, ranks are not summed"
+        return (
+            f"replicated series: of {engine.replicas} tensor-parallel ranks only tp_rank 0 is read,"
+            " ranks are not summed"
+        )
     if engine.per_part:
         return "data-parallel ranks: load is summed over them, nothing else"
     return "single reporting rank: all that is there was read"
