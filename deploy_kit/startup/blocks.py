@@ -13,12 +13,12 @@ from deploy_kit.startup.lines import Line
 
 BEGIN = "Traceback (most recent call last):"
 _BEGIN = re.compile(r"(?P<header>.*?)Traceback \(most recent call last\):\s*$")
-_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
+FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*|\w+(?:Error|Exception)))(?::\s?(?P<message>.*))?$"
 )
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
-_ENDED_BY = re.compile(r"\s*(?:[\w /().-]+:\s*)?\d{1,3}%(?:\||\s*Completed)|INFO:|WARNING:|ERROR:")
+ENDED_BY = re.compile(r"\s*(?:[\w /().-]+:\s*)?\d{1,3}%(?:\||\s*Completed)|INFO:|WARNING:|ERROR:")
 # What the engine prints before the traceback of an exception that ends one of its processes.
 _FATAL_HEADER = re.compile(
     r"(?:\w*(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController|MultiDetokenizerRouter"
@@ -155,14 +155,14 @@ class BlockReader:
 
     def _inside(self, line: Line, waiting: list[Failure]) -> bool:
         key = line.stream
-        if line.headed or _ENDED_BY.match(line.text):
+        if line.headed or ENDED_BY.match(line.text):
             self._foreign[key] = self._foreign.get(key, 0) + 1
             if self._foreign[key] > MAX_FOREIGN_LINES:
                 self._open.pop(key, None)
             return False
         text = line.text
         if line.indented or not text or text.startswith(("^", "~", "[Previous line repeated")):
-            frame = _FRAME.match(text)
+            frame = FRAME.match(text)
             if frame is not None:
                 target = waiting[0]
                 target.frames.append((frame["file"], frame["function"]))
@@ -200,7 +200,7 @@ class BlockReader:
                 self.completed = failure
                 return True
             return not line.headed and not text
-        if line.headed or _ENDED_BY.match(text) or count >= MAX_CONTINUATION_LINES or _UNRELATED.match(text):
+        if line.headed or ENDED_BY.match(text) or count >= MAX_CONTINUATION_LINES or _UNRELATED.match(text):
             # Other ranks' lines may stand before the chain's words; the message itself has ended.
             self._ended.pop(key, None)
             return False
@@ -214,8 +214,8 @@ class BlockReader:
 # Lines without a time stamp that other programs write, and that end an exception's text.
 _UNRELATED = re.compile(
     r"(?:Exception ignored in|--- Logging error|Task exception was|Exception in callback|\[Gloo\]|NCCL "
-    r"|\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?NCCL |\S+: line \d+: |NVRM: |setting membind|Killed$"
-    r"|terminate called|Fatal Python error"
+    r"|\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?NCCL |\S+: line \d+: |NVRM: "
+    r"|setting (?:membind|cpunodebind|cpubind|physcpubind): |Killed$|terminate called|Fatal Python error"
     r"|Rank \d+ scheduler died|RuntimeError: Rank \d+ scheduler died|usage: |\[[WEI]\d{3,4} |---|# cmd"
     r"|[\w.-]+ exited with code|\[\s*\d+\.\d+\] |\*\*\* |/\S+\.py:\d+: \w*Warning)"
 )

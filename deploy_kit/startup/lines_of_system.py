@@ -14,8 +14,15 @@ _KERNEL_KILL = re.compile(
     r"(?P<memcg>Memory cgroup )?[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"
 )
 _NUMA = re.compile(
-    r"setting membind: |set_mempolicy: |mbind: |numactl: |libnuma: |<[\d,-]+> is invalid|.*numactl: not found"
-    r"|setting cpu affinity: |sched_setaffinity: |.*numactl could not apply"
+    r"setting (?:membind|cpunodebind|cpubind|physcpubind|interleave|preferred|cpu (?:affinity|mask))"
+    r"\b[^:]{0,40}: "
+    r"|set_mempolicy\w*: |mbind: |numactl: |libnuma: |<[\d,-]+> is invalid|.*numactl: not found"
+    r"|sched_setaffinity: |.*numactl could not apply"
+)
+# By these numactl itself ends: the program that it should have started never ran.
+_REFUSED = re.compile(
+    r"(?:numactl: )?(?:setting [a-z ]{3,40}|set_mempolicy\w*|mbind|sched_setaffinity|migrate_pages): "
+    r"(?P<error>Operation not permitted|Invalid argument|Function not implemented|Permission denied)$"
 )
 
 
@@ -23,16 +30,33 @@ def read_numa(journal: Journal, line: Line) -> bool:
     """numactl or libnuma refused; return whether the line says so."""
     if not _NUMA.match(line.text):
         return False
-    if "not found" in line.text:
-        finding = Finding("numa-refused", "numactl is not installed in this image, and the ranks start by it")
-    else:
-        finding = Finding(
-            "numa-refused",
-            f"numactl was refused ({line.text[:120]}): --membind / set_mempolicy is blocked by the"
-            " container's seccomp profile (EPERM or EINVAL), or the node is outside its cpuset",
-        )
-    journal.hint("numa", finding, line.text)
+    journal.hint("numa", _numa_finding(line.text), line.text)
     return True
+
+
+def read_refused_binding(journal: Journal, line: Line) -> bool:
+    """numactl's last words, at the end of a log; return whether the line is that."""
+    if journal.run.stage > (0, 0) or _REFUSED.match(line.text) is None:
+        return False
+    journal.failure_of_line(line, "numactl", line.text[:300], _numa_finding(line.text))
+    return True
+
+
+def _numa_finding(text: str) -> Finding:
+    if "not found" in text:
+        return Finding("numa-refused", "numactl is not installed in this image, and the ranks start by it")
+    said = text[:120]
+    if "Operation not permitted" in text:
+        return Finding(
+            "numa-refused",
+            f"numactl was refused ({said}): the container may not bind memory or CPUs (EPERM): it lacks"
+            " CAP_SYS_NICE, so its seccomp profile blocks --membind / set_mempolicy",
+        )
+    return Finding(
+        "numa-refused",
+        f"numactl was refused ({said}): --membind / set_mempolicy is blocked by the"
+        " container's seccomp profile (EPERM or EINVAL), or the node is outside its cpuset",
+    )
 
 
 def read_xid(journal: Journal, line: Line, head: str) -> bool:

@@ -84,9 +84,15 @@ RULES: tuple[Rule, ...] = (
     ),
     rule(
         "cuda-driver",
+        r"invalid device ordinal",
+        "a rank asks for a GPU that this container does not show (fewer GPUs than ranks, or CUDA_VISIBLE_DEVICES):"
+        " {first}",
+    ),
+    rule(
+        "cuda-driver",
         r"driver version is insufficient|driver on your system is too old|system has unsupported display driver"
         r"|forward compatibility was attempted|system not yet initialized|no CUDA-capable device|No CUDA GPUs are"
-        r"|Found no NVIDIA driver|invalid device ordinal|devices? is/are busy or unavailable"
+        r"|Found no NVIDIA driver|devices? is/are busy or unavailable"
         r"|Torch not compiled with CUDA|driver/library version mismatch|CUDA unknown error|NVMLError|NVML: "
         r"|libcuda\.so\S*: cannot open|provided PTX was compiled with an unsupported toolchain",
         "the driver or the GPUs are not usable in this container: {first}",

@@ -11,6 +11,7 @@ from collections import deque
 
 from deploy_kit.startup.blocks import BEGIN, BlockReader
 from deploy_kit.startup.journal import MAX_RANKS, Journal
+from deploy_kit.startup.last_words import TAIL_LINES, read_last_words
 from deploy_kit.startup.line_table import read_line
 from deploy_kit.startup.lines import Line, LineSplitter, parse_line
 from deploy_kit.startup.lines_of_ends import read_died
@@ -34,6 +35,8 @@ class StartupWatcher:
         self._attempts = 1
         self._previous: str | None = None
         self._rings: dict[str, deque[str]] = {}
+        # The last lines as they were read; None stands for a line of a block.
+        self._tail: deque[Line | None] = deque(maxlen=TAIL_LINES)
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""
@@ -41,10 +44,13 @@ class StartupWatcher:
             self._take(raw)
 
     def close(self) -> None:
-        """Take the last line even though it has no end."""
+        """The log is over (of a living engine this is never said): take the last line even though it has no
+        end, and what it tells without a traceback."""
         raw = self._splitter.take_rest()
         if raw:
             self._take(raw)
+        if not self._verdict().dead():
+            read_last_words(self._journal, list(self._tail))
 
     def note_exit(self, code: int, *, oom_killed: bool = False) -> None:
         """The engine's process ended: its exit code (negative: the signal), and whether the kernel killed one
@@ -92,6 +98,7 @@ class StartupWatcher:
         if not text:
             self._blocks.feed(line)
             return
+        self._tail.append(None)
         if text.startswith("server_args="):
             self._arguments(line)
             return
@@ -103,6 +110,7 @@ class StartupWatcher:
                 return
         else:
             self._blocks.note_opener(line)
+        self._tail[-1] = line
         read_line(journal, line)
 
     def _keep(self, line: Line) -> None:
