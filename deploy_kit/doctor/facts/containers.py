@@ -38,7 +38,7 @@ _KEYS = (
 def parse_docker(block: Block) -> DockerFacts | None:
     """Given `docker info`, return its facts; None when it is no such output."""
     values: dict[str, str] = {}
-    for line in block.lines_with(*_KEYS):
+    for line in block.lines_with(*_KEYS) if block.has("Server Version", "Runtimes") else ():
         key, colon, value = line.strip().partition(":")
         if colon:
             values.setdefault(key.strip(), value.strip())

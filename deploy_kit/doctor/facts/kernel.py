@@ -109,6 +109,8 @@ _KERNEL_LINE = re.compile(
     r"|NVRM: |(?:nvidia|pcieport|pci|vfio-pci|nouveau)[-\w]* [0-9a-f]{4}:"
     r"|(?:AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ]"
 )
+# What the forms above begin with; "Mar  2 10:15:01 …" has white space in fourth place.
+_KERNEL_FIRST = frozenset("<[0123456789kNnpvADisemE")
 _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "needs_open": (
         r"requires use of the NVIDIA open kernel modules",
@@ -196,7 +198,8 @@ def parse_kernel_log(block: Block) -> KernelLog | None:
     lines = [
         text
         for line in block.lines
-        if (text := line.strip()) and (titled or _KERNEL_LINE.match(text) is not None)
+        if (text := line.strip())
+        and (titled or ((text[0] in _KERNEL_FIRST or text[3:4].isspace()) and _KERNEL_LINE.match(text)))
     ]
     denied = [text for line in block.lines_with("dmesg: ") if _DENIED.search(text := line.strip())]
     if denied:
@@ -204,7 +207,7 @@ def parse_kernel_log(block: Block) -> KernelLog | None:
         refusals = set(denied)
         lines = [text for text in lines if text not in refusals]
     log.lines = len(lines)
-    for text in lines_with(lines, [word for word in _WORDS if word in block.text]):
+    for text in lines_with(lines, [word for word in _WORDS if word in block.text]) if lines else ():
         _read(log, text)
     return log if log.lines or log.denied else None
 

@@ -81,8 +81,10 @@ def parse_pci(block: Block) -> list[PciDevice]:
     """Given `lspci -vv` (whole or a part, even only its ACSCtl lines), return the devices in order."""
     devices: list[PciDevice] = []
     current: PciDevice | None = None
-    numbers = set(block.numbers_with(*_WORDS))
-    numbers.update([at for at, line in enumerate(block.lines) if line.lstrip()[:1] in _HEXADECIMAL])
+    numbers = {at for at, line in enumerate(block.lines) if line.lstrip()[:1] in _HEXADECIMAL}
+    if not numbers and not block.has("ACSCtl:"):
+        return []
+    numbers.update(block.numbers_with(*_WORDS))
     for line in [block.lines[at] for at in sorted(numbers)]:
         if head := _DEVICE.match(line.strip()) if not line.startswith(("\t", "    ")) else None:
             current = PciDevice(head["slot"], head["kind"].strip(), head["name"].strip())

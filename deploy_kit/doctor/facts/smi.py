@@ -234,11 +234,11 @@ def _parse_query(block: Block) -> tuple[list[Gpu], dict[str, str]]:
 
 def _read_row(line: str) -> _Row:
     """Given a line of a listing, return what it is; a depth of -1: a line without text."""
+    if "\t" in line:
+        line = line.expandtabs(8)
     text = line.strip()
     if not text:
         return _Row(-1, None, None)
-    if "\t" in line:
-        line = line.expandtabs(8)
     depth = len(line) - len(line.lstrip())
     if text in _SECTIONS:
         return _Row(depth, text, None)
@@ -267,9 +267,9 @@ def _gpu_of(record: _Record, index: int) -> Gpu | None:
         by_name.setdefault(path[-1], []).append((path, value))
 
     def get(*names: str) -> str | None:
-        """Return the value whose path ends in these headings, in order, gaps allowed."""
+        """Return the value of this key, below this heading where two words are given."""
         for path, value in by_name.get(names[-1], ()):
-            if len(names) == 1 or _in_order(names, path):
+            if len(names) == 1 or names[0] in path[:-1]:
                 return value
         return None
 
@@ -325,11 +325,6 @@ def _gpu_of(record: _Record, index: int) -> Gpu | None:
         ),
     )
     return gpu if record.bus_id or gpu != Gpu() else None
-
-
-def _in_order(names: tuple[str, ...], path: tuple[str, ...]) -> bool:
-    rest = iter(path)
-    return all(name in rest for name in names)
 
 
 def _loose_percent(record: _Record) -> str | None:
@@ -499,10 +494,11 @@ def _integer(text: str | None) -> int | None:
 
 
 def _number(text: str | None) -> float | None:
-    match = re.match(
-        r"^\[?(-?\d{1,12}(?:\.\d{1,6})?)\s*(?:MiB|x|W|%|C|MHz)?\]?\b", (text or "").strip(), re.ASCII
-    )
+    match = _NUMBER.match(text.strip()) if text else None
     return float(match[1]) if match else None
+
+
+_NUMBER = re.compile(r"^\[?(-?\d{1,12}(?:\.\d{1,6})?)\s*(?:MiB|x|W|%|C|MHz)?\]?\b", re.ASCII)
 
 
 def _pstate(text: str | None) -> str | None:
