@@ -67,7 +67,7 @@ def calls(text: str) -> int:
 def test_work_grows_with_the_text_and_no_faster(kind: str) -> None:
     examine(split_blocks(make(kind, 3)))  # imports and caches of patterns
     small, large = calls(make(kind, 300)), calls(make(kind, 1200))
-    assert large < 4.4 * small
+    assert large < 5.5 * small  # 16 times, were each part compared with each other
 
 
 def test_parsers_look_at_their_own_lines_only() -> None:
