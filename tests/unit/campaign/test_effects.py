@@ -91,7 +91,9 @@ def test_without_an_effect_it_seldom_says_there_is_one() -> None:
 def test_a_sure_gain_below_what_counts_is_no_effect() -> None:
     verdict, reason = judge(effects_of(pairs((100, 101), (100, 101.01), (100, 100.99)), SCHEDULE), SCHEDULE)
     assert verdict == "no measurable effect"
-    assert "less than the 2 %" in reason
+    assert "a gain of less than the 2 %" in reason
+    _, reason = judge(effects_of(pairs((101, 100), (101.01, 100), (100.99, 100)), SCHEDULE), SCHEDULE)
+    assert "a loss of less than the 2 %" in reason
 
 
 def test_several_loads_count_alike_and_are_shown_each() -> None:

@@ -105,6 +105,22 @@ def test_published_k26_set_wins_at_low_load_and_nearly_ties_at_high() -> None:
     assert any("adaptive" in line for line in decision.missing)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "words"), [((88.0, 103.0), "not told apart"), ((101.0, 101.8), "less than the 3 %")]
+)
+def test_a_tie_says_why_it_is_one(speeds: tuple[float, float], words: str) -> None:
+    low = Band(1)
+    decision = decided(
+        measured("baseline", 97.0, band=low), measured("baseline", 103.0, band=low),
+        *(measured("eagle3", speed, band=low) for speed in speeds),
+    )  # fmt: skip
+    comparison = decision.bands[0].comparisons[0]
+    assert comparison.verdict == "tie"
+    assert words in comparison.reason
+    if (comparison.ratio or 1) < 1:  # a loss is never "less than the gain that counts"
+        assert "that counts" not in comparison.reason
+
+
 def test_published_numbers_alone_never_switch_on() -> None:
     # The same numbers under the standing rules: one round each is no evidence.
     decision = decided(measured("baseline", 92.4, rounds=1), measured("eagle3", 122.0, rounds=1))

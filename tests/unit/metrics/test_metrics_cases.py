@@ -59,7 +59,8 @@ def test_ranks_are_not_summed() -> None:
     text = str(answer.as_dict())
     assert "40" not in str(answer.facts["running"])
     assert "3219" not in text
-    assert "tp_rank 0" in answer.cause
+    assert "of 8 tensor-parallel ranks only tp_rank 0 is read" in answer.cause
+    assert "taken" not in answer.cause
 
 
 def test_priority_parts_are_not_added_to_their_total() -> None:
