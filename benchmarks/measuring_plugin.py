@@ -6,7 +6,7 @@ measure the plug-in itself. Two starts of one engine differ by as much as the pl
 states are measured in one process.
 
 - KIT_TELEMETRY_SWITCH: while this file exists, the hooks return at once and SGLang's timers are its own.
-- KIT_TRACE_MARKS=1: each timed forward is a profiler annotation named "kit PHASE".
+- KIT_TRACE_MARKS: while this file exists, each timed forward is a profiler annotation named "kit PHASE".
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class _Switch:
 
     def __init__(self) -> None:
         self.off = False
+        self.marks = False
 
-    def watch(self, file: Path) -> None:
-        """Follow the file for ever: take the session away while it exists, give it back afterwards."""
+    def watch(self, file: Path, marks: Path | None) -> None:
+        """Follow the files for ever: take the session away while `file` exists, give it back afterwards."""
         from deploy_kit.telemetry import plugin
 
         kept = None
@@ -41,6 +42,7 @@ class _Switch:
             elif not off and kept is not None:
                 plugin._session, kept = kept, None
             self.off = off
+            self.marks = marks is not None and marks.exists()
             time.sleep(LOOK_SECONDS)
 
 
@@ -51,7 +53,6 @@ def register() -> None:
     from deploy_kit.telemetry import plugin
 
     switch = _Switch()
-    marks = os.environ.get("KIT_TRACE_MARKS") == "1"
     original = plugin.MarkedTimer.wrap
 
     @contextmanager
@@ -59,7 +60,7 @@ def register() -> None:
         if switch.off:
             with timer._timer.wrap(metadata=metadata):
                 yield
-        elif marks:
+        elif switch.marks:
             import torch
 
             with original(timer, metadata), torch.profiler.record_function(f"kit {phase(timer, metadata)}"):
@@ -75,6 +76,7 @@ def register() -> None:
         return str(plugin.phase_of(category, drafter=timer._drafter))
 
     plugin.MarkedTimer.wrap = wrap  # type: ignore[method-assign]
-    named = os.environ.get("KIT_TELEMETRY_SWITCH")
+    named, marks = os.environ.get("KIT_TELEMETRY_SWITCH"), os.environ.get("KIT_TRACE_MARKS")
     if named:
-        threading.Thread(target=switch.watch, args=(Path(named),), daemon=True).start()
+        followed = (Path(named), Path(marks) if marks else None)
+        threading.Thread(target=switch.watch, args=followed, daemon=True).start()

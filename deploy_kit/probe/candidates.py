@@ -65,6 +65,7 @@ class Candidate:
     use: str = "the host file's [nccl] table"
     deployable: bool = True
     needs_p2p: bool = False
+    tunes: bool = False  # measures tactics of its own when it is set up
     fault: Mapping[str, object] | None = None
 
     @property
@@ -138,7 +139,10 @@ OTHERS: tuple[Candidate, ...] = (
         "symm-one-shot-bare", "symm-bare", point=None, needs_p2p=True, deployable=False,
         use="none: a reference without the copy into symmetric memory",
     ),
-    Candidate("flashinfer-pcie-ipc", "flashinfer-pcie-ipc", point=None, needs_p2p=True, use="lever pcie-ipc"),
+    Candidate(
+        "flashinfer-pcie-ipc", "flashinfer-pcie-ipc", point=None, needs_p2p=True, tunes=True,
+        use="lever pcie-ipc",
+    ),
     Candidate(
         "flashinfer-fused", "flashinfer-fused", point=None, needs_p2p=True,
         use="lever fusion or sm120-fusion; its time includes residual add and norm",

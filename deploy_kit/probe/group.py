@@ -157,10 +157,18 @@ class Group:
         Raises `GroupFailedError` with the classified outcome when a rank fails, ends, or is not done in time;
         every rank is ended then.
         """
+        self.tell(step, **arguments)
+        return self.answers(step, limit_seconds)
+
+    def tell(self, step: str, **arguments: Any) -> None:
+        """Tell every rank to do a step, and do not wait for it."""
         for rank in self._ranks:
             rank.begin()
         for rank in self._ranks:
             rank.tell({"do": step, **arguments})
+
+    def answers(self, step: str, limit_seconds: float) -> list[dict[str, Any]]:
+        """Wait for the step that they were told; as `command`."""
         return self._wait(step, limit_seconds)
 
     def kill(self) -> list[int]:

@@ -27,6 +27,12 @@ _WARNINGS = {
     "OMP_NUM_THREADS": "1",
 }
 _SHARED = {"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
+_WARMUP_REPLAYS = 3
+# Until something is measured: what a measurement takes, and how many come into the final rounds.
+_MEASURE_SECONDS = 0.4
+_FINALISTS = 8
+_LEAST_FINAL_ROUNDS = 3
+_EAGER_TOO = 1.3  # eager calls are measured in the final rounds as well
 _GPU_PROCESS_BYTES = 600 * 1024**2
 _CPU_PROCESS_BYTES = 250 * 1024**2
 
@@ -51,6 +57,8 @@ class Settings:
     final_rounds: int = 5
     final_replays: int = 10
     eager_calls: int = 20
+    measure_limit_seconds: float = 1.5  # of one measurement; a slow all-reduce gets fewer replays
+    joining_at_once: int = 6
     together: int | None = None  # most candidates alive at once; None: from the free memory
     base_environment: Mapping[str, str] = field(default_factory=dict)
     task: Literal["allreduce", "fusion"] = "allreduce"
@@ -146,6 +154,11 @@ class Runner:
         self.notes: list[str] = []
         self.ratios: dict[Point, dict[int, float]] = {}
         self.name_ratios: dict[str, dict[int, float]] = {}
+        self._searching = False  # only a search has a budget
+        # What things took last, for the budget.
+        self._start_seconds = 0.0
+        self._candidate_seconds = 0.0
+        self._measure_seconds = 0.0
 
     # --- whole runs --------------------------------------------------------------------------------------
 
@@ -153,21 +166,17 @@ class Runner:
         """Measure the first pass, then follow the coordinate search while the budget lasts, then measure the
         best again, interleaved, in more rounds."""
         facts = self.machine.facts()
+        self._searching = True
         try:
             self._screen(first, keep=self._together() - 1)
-            per_candidate = self._elapsed() / max(
-                1, sum(record.seconds > 0 for record in self.records.values())
-            )
             while points := next_points(self.ratios, self.settings.tokens, axes, self._failed_points()):
-                room = int((self._remaining() - self._final_seconds()) / max(per_candidate, 0.1))
+                room = self._room()
                 wave = [nccl_candidate(dict(point)) for point in points[: min(room, self._together() - 1)]]
                 if not wave:
                     self.left_out += [nccl_candidate(dict(point)).name for point in points]
                     self.notes.append("the budget ended before the search converged")
                     break
-                before = self._elapsed()
                 self._screen(wave, keep=self._together() - 1)
-                per_candidate = max(per_candidate * 0.5, (self._elapsed() - before) / len(wave))
             self._final()
             return self._result(facts)
         finally:
@@ -178,8 +187,7 @@ class Runner:
         facts = self.machine.facts()
         try:
             if len(candidates) < self._together() or self.settings.shared_gpu:
-                for candidate in self._started(candidates):
-                    self._prepare(candidate)
+                self._prepared(self._started(candidates))
                 if self.settings.shared_gpu:
                     self.notes.append("the ranks shared one GPU: results were checked, nothing was timed")
                 else:
@@ -207,16 +215,24 @@ class Runner:
         while todo:
             room = max(1, self._together() - len(self.groups))
             wave, todo = todo[:room], todo[room:]
-            names = [candidate.name for candidate in self._started(wave) if self._prepare(candidate)]
+            began = time.monotonic()
+            started = self._started(wave)
+            self._start_seconds = time.monotonic() - began
+            names = [candidate.name for candidate in self._prepared(started)]
             measured = [*([ANCHOR] if ANCHOR in self.groups and ANCHOR not in names else []), *names]
             stage = f"screen-{sum(name.startswith('screen-') for name in self._stages()) + 1}"
             self._rounds(measured, stage, self.settings.screening_rounds)
             self._note_ratios(measured, stage)
+            if started:
+                taken = time.monotonic() - began - self._start_seconds
+                self._candidate_seconds = taken / len(started)
             self._drop_slow(max(2, self._together() // 2) if todo else keep)
 
     def _final(self) -> None:
         names = self._finalists()
-        rounds = self.settings.final_rounds
+        one_round = max(0.01, self._final_seconds() / self.settings.final_rounds)
+        fitting = max(_LEAST_FINAL_ROUNDS, int(max(self._remaining(), 0.0) / one_round))
+        rounds = min(self.settings.final_rounds, fitting) if self._searching else self.settings.final_rounds
         self.say(f"final: {', '.join(names)}, {rounds} interleaved rounds")
         self._rounds(names, "final", rounds)
 
@@ -240,8 +256,8 @@ class Runner:
                 "measure",
                 settings.step_limit_seconds * 2,
                 tokens=list(settings.tokens),
-                replays=settings.final_replays if stage == "final" else settings.screening_replays,
-                warmup=3,
+                replays=self._replays(stage),
+                warmup=_WARMUP_REPLAYS,
                 eager_calls=settings.eager_calls if eager else 0,
             )
         except GroupFailedError as error:
@@ -249,6 +265,7 @@ class Runner:
             return
         finally:
             record.seconds += time.monotonic() - began
+            self._measure_seconds = time.monotonic() - began
         snapshot = self.machine.snapshot()
         if snapshot is not None:
             self.snapshots.append(snapshot)
@@ -292,22 +309,47 @@ class Runner:
                 ready.append(candidate)
         return ready
 
-    def _prepare(self, candidate: Candidate) -> bool:
-        """Join, check, capture and check the replay, one candidate at a time: alone on the GPUs."""
+    def _prepared(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Join, check, capture and check the replay; return those that are right.
+
+        Joining is mostly setting up, so several do it at once; all else each does alone on the GPUs. When the
+        budget has no room for more, the rest is left out: what is measured by then is still compared.
+        """
+        joined: list[Candidate] = []
+        together = [c for c in candidates if not c.tunes]
+        at_once = self.settings.joining_at_once
+        batches = [together[first : first + at_once] for first in range(0, len(together), at_once)]
+        # What measures tactics while it joins does so alone, and last: it may take as long as all the rest.
+        for batch in [*batches, *([c] for c in candidates if c.tunes)]:
+            for candidate in batch:
+                self.say(f"{candidate.name}: join")
+                self.groups[candidate.name].tell("join")
+            joined += [c for c in batch if self._step(self.records[c.name], "join", told=True)]
+        right: list[Candidate] = []
+        for candidate in joined:
+            if self._is_short_of_time(len(right) + 1):
+                self.left_out.append(candidate.name)
+                self.records[candidate.name].outcome = Outcome("not-run", cause="the budget ended before it")
+                self.groups.pop(candidate.name).kill()
+            elif self._checked(candidate):
+                right.append(candidate)
+        return right
+
+    def _checked(self, candidate: Candidate) -> bool:
         record = self.records[candidate.name]
-        for step, arguments in (
-            ("join", {}),
+        steps: tuple[tuple[str, dict[str, Any]], ...] = (
             ("check", {"repeats": self.settings.check_repeats}),
             ("capture", {}),
             ("replay", {"repeats": self.settings.replay_repeats}),
-        ):
+        )
+        for step, arguments in steps:
             self.say(f"{candidate.name}: {step}")
             if not self._step(record, step, **arguments):
                 return False
         record.outcome = Outcome("ok")
         return True
 
-    def _step(self, record: Record, step: str, **arguments: Any) -> bool:
+    def _step(self, record: Record, step: str, *, told: bool = False, **arguments: Any) -> bool:
         group = self.groups[record.candidate.name]
         began = time.monotonic()
         try:
@@ -317,7 +359,13 @@ class Runner:
             else:
                 # Implementations with buffers to share and tactics to tune take longer to join.
                 patience = 2.5 if step == "join" and record.candidate.path != "process-group" else 1.0
-                answers = group.command(step, self.settings.step_limit_seconds * patience, **arguments)
+                limit_seconds = self.settings.step_limit_seconds * patience
+                if patience > 1 and self._searching:
+                    limit_seconds = min(limit_seconds, max(10.0, self._remaining() - self._final_seconds()))
+                if told:
+                    answers = group.answers(step, limit_seconds)
+                else:
+                    answers = group.command(step, limit_seconds, **arguments)
         except GroupFailedError as error:
             self._fail(record, error.outcome)
             return False
@@ -412,18 +460,37 @@ class Runner:
         return max(3, min(24, fitting))
 
     def _final_seconds(self) -> float:
-        """How long the final rounds will take, from what a screening measurement took."""
-        replays = self.settings.final_replays + 3
-        typical = 0.0
+        """How long the final rounds of today's finalists will take, from what the last measurement took."""
+        replays = self._replays("final") + _WARMUP_REPLAYS
+        screening = self._replays("screen-1") + _WARMUP_REPLAYS
+        one = (self._measure_seconds or _MEASURE_SECONDS) * replays / screening * _EAGER_TOO
+        finalists = len(self._finalists()) if self.name_ratios else _FINALISTS
+        return self.settings.final_rounds * max(1, finalists) * one
+
+    def _room(self) -> int:
+        """How many more candidates fit into the budget, their start and the final rounds taken off."""
+        left = self._remaining() - self._final_seconds() - self._start_seconds
+        return max(0, int(left / max(self._candidate_seconds, 0.1)))
+
+    def _is_short_of_time(self, measured_too: int) -> bool:
+        """Whether a search's budget has no room for one more candidate, `measured_too` being unmeasured."""
+        if not self._searching:
+            return False
+        if ANCHOR not in self.name_ratios and not any(record.is_ok for record in self.records.values()):
+            return False  # without a first one there is nothing to report at all
+        screening = measured_too * self.settings.screening_rounds * self._measure_seconds
+        return self._remaining() < self._final_seconds() + screening
+
+    def _replays(self, stage: str) -> int:
+        """How many replays make a measurement: as asked, fewer where a forward's all-reduces take long."""
+        wanted = self.settings.final_replays if stage == "final" else self.settings.screening_replays
         anchor = self.records.get(ANCHOR)
-        if anchor is not None and anchor.is_ok:
-            typical = sum(
-                _middle(anchor.rounds(tokens, stage)) * self.settings.count / 1e6 * replays
-                for tokens in self.settings.tokens
-                for stage in list(anchor.samples)[:1]
-                if anchor.rounds(tokens, stage)
-            )
-        return self.settings.final_rounds * 12 * (typical * 1.4 + 0.1)
+        if anchor is None or not anchor.samples:
+            return wanted
+        first = next(iter(anchor.samples.values()))
+        once = sum(_middle(rounds) for rounds in first.values()) * self.settings.count / 1e6
+        fitting = int(self.settings.measure_limit_seconds / max(once, 1e-9)) - _WARMUP_REPLAYS
+        return max(2, min(wanted, fitting))
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.started

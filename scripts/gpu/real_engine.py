@@ -117,8 +117,13 @@ def measuring_environment(server: Server, work: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": os.pathsep.join(part for part in path if part),
         "KIT_TELEMETRY_SWITCH": str(switch_of(server, work)),
-        "KIT_TRACE_MARKS": "1",
+        "KIT_TRACE_MARKS": str(marks_of(server, work)),
     }
+
+
+def marks_of(server: Server, work: Path) -> Path:
+    """Return the file that marks this engine's forwards for a profiler while it exists."""
+    return work / f"marks-{server.name}"
 
 
 def switch_of(server: Server, work: Path) -> Path:
@@ -283,6 +288,8 @@ def traced(engine: Running, work: Path, streams: int) -> dict[str, Any]:
     import httpx
 
     folder = work / f"trace-{engine.server.name}-{streams}"
+    marks = marks_of(engine.server, work)
+    marks.touch()
     url = engine.server.url
     burst(url, streams, 16, 3)
     time.sleep(0.3)
@@ -292,6 +299,7 @@ def traced(engine: Running, work: Path, streams: int) -> dict[str, Any]:
     httpx.post(f"{url}/start_profile", json=asked, timeout=60).raise_for_status()
     burst(url, streams, 128, 5)
     httpx.post(f"{url}/stop_profile", timeout=90).raise_for_status()
+    marks.unlink()
     after = httpx.get(f"{url}/metrics", timeout=10).text
     found: list[Path] = []
     while time.time() < began + 60 and not found:

@@ -105,16 +105,19 @@ def _curve(path: str) -> tuple[Server, ...]:
 
 
 def _paths() -> tuple[Server, ...]:
-    servers = []
-    for number, path in enumerate(("custom", "nccl-p2p", "nccl-nop2p-story", BEST)):
-        port = 31000 + 2 * number * APART
-        servers += [
-            # The simulated accept length changes nothing there; one host's file then serves both.
-            Server(f"baseline-{path}", "baseline", port, 2.0, all_reduce=path, wanted=False),
-            Server(f"eagle3-acc2.0-{path}", "eagle3", port + APART, 2.0, all_reduce=path, wanted=False),
-        ]
-    port, name = 31000 + 8 * APART, "nccl-nop2p-simple"
-    return (*servers, Server(f"eagle3-acc2.0-{name}", "eagle3", port, 2.0, all_reduce=name, wanted=False))
+    """EAGLE-3 with every all-reduce; plain decoding with those that "pair-curve" does not have."""
+    paths = (*ALL_REDUCES, BEST)
+    eagle = [
+        Server(f"eagle3-acc2.0-{path}", "eagle3", 31000 + number * APART, 2.0, all_reduce=path,
+               measuring=path == "custom", wanted=False)
+        for number, path in enumerate(path for path in paths if path != "nccl-nop2p")
+    ]  # fmt: skip
+    # The simulated accept length changes nothing there; one host's file then serves both.
+    plain = [
+        Server(f"baseline-{path}", "baseline", 31000 + number * APART, 2.0, all_reduce=path, wanted=False)
+        for number, path in enumerate(("custom", "nccl-p2p"), start=len(eagle))
+    ]
+    return (*eagle, *plain)
 
 
 WAVES = {
@@ -167,7 +170,12 @@ WAVES = {
     ),
     # Two GPUs: what the choice of all-reduce does to a verify and a decode step in the real server.
     "pair-paths": Wave(
-        _paths(), tensor_parallel=2, rounds=2, first_light=("baseline-custom", "eagle3-acc2.0-custom")
+        _paths(),
+        tensor_parallel=2,
+        concurrencies="1,8",
+        rounds=2,
+        toggled=(("eagle3-acc2.0-custom", 1, 8),),
+        first_light=("baseline-custom", "eagle3-acc2.0-custom"),
     ),
 }  # fmt: skip
 

@@ -13,7 +13,10 @@ _EXACT_BF16 = 256
 
 def mixed_bits(numel: int, seed: int, device: torch.device) -> torch.Tensor:
     """Given a count and a seed, return that many int64 values of 32 mixed bits; equal on every device."""
-    value = torch.arange(numel, dtype=torch.int64, device=device) + (seed * 0x9E3779B9 & _MASK)
+    return _mixed(torch.arange(numel, dtype=torch.int64, device=device) + (seed * 0x9E3779B9 & _MASK))
+
+
+def _mixed(value: torch.Tensor) -> torch.Tensor:
     value &= _MASK
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         value ^= value >> shift
@@ -21,11 +24,22 @@ def mixed_bits(numel: int, seed: int, device: torch.device) -> torch.Tensor:
     return value ^ (value >> 16)
 
 
+def exact_rows(numel: int, seeds: list[int], world_size: int, device: torch.device) -> torch.Tensor:
+    """Return `integers` of many seeds at once, [seeds, numel]: a hundred inputs in one go."""
+    starts = torch.tensor([seed * 0x9E3779B9 & _MASK for seed in seeds], dtype=torch.int64, device=device)
+    value = torch.arange(numel, dtype=torch.int64, device=device)[None, :] + starts[:, None]
+    return _small(_mixed(value), world_size)
+
+
 def integers(numel: int, seed: int, world_size: int, device: torch.device) -> torch.Tensor:
     """Return bf16 integers small enough that their sum over the ranks, and that sum added to itself
     `world_size` times, are exact in bf16 whatever the order: any deviation is an error, not rounding."""
+    return _small(mixed_bits(numel, seed, device), world_size)
+
+
+def _small(bits: torch.Tensor, world_size: int) -> torch.Tensor:
     bound = max(1, min(8, _EXACT_BF16 // (world_size * world_size)))
-    return (mixed_bits(numel, seed, device) % (2 * bound + 1) - bound).to(torch.bfloat16)
+    return (bits % (2 * bound + 1) - bound).to(torch.bfloat16)
 
 
 def reals(numel: int, seed: int, device: torch.device) -> torch.Tensor:

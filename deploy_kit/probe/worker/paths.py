@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -110,7 +111,9 @@ class FlashInferPcieIpcAllReduce(_Plain):
 
     in_place = False
 
-    def __init__(self, hidden: int, max_numel: int, device: torch.device, *, tune: bool) -> None:
+    def __init__(
+        self, hidden: int, tokens: Sequence[int], max_numel: int, device: torch.device, *, tune: bool
+    ) -> None:
         _needs_cuda(device)
         comm = _import("flashinfer.comm", "flashinfer-python 0.7.0 or newer")
         workspace = getattr(comm, "PcieIpcAllReduceWorkspace", None)
@@ -122,6 +125,8 @@ class FlashInferPcieIpcAllReduce(_Plain):
         # Tactics measured here and now, as the engine does at start; without, a slower seed policy runs.
         if tune:
             self._workspace.tune([hidden], dtype=torch.bfloat16, tune_group=dist.new_group(backend="gloo"))
+        # The ranks agree on each shape's tactic now: inside a graph's capture they cannot.
+        self._workspace.prepare([(count, hidden) for count in tokens], dtype=torch.bfloat16)
         self._stream: torch.cuda.Stream | None = None
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -144,6 +149,10 @@ class SglangCustomAllReduce(_Plain):
     def __init__(self, device: torch.device) -> None:
         _needs_cuda(device)
         module = _import("sglang.srt.distributed.device_communicators.custom_all_reduce", "sglang")
+        # Its peer-access check asks the engine's own world group; that stands on the one we have made.
+        state = _import("sglang.srt.distributed.parallel_state", "sglang")
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        state.init_distributed_environment(world_size, rank, local_rank=rank, backend="nccl")
         dispatch = getattr(module, "dispatch_custom_allreduce", None)
         group = dist.new_group(backend="gloo")
         if dispatch is None:
@@ -261,19 +270,20 @@ class MscclppAllReduce(_Plain):
 
 
 def make_path(
-    kind: str, hidden: int, max_tokens: int, device: torch.device, *, tune: bool = True
+    kind: str, hidden: int, tokens: Sequence[int], device: torch.device, *, tune: bool = True
 ) -> AllReduce:
-    """Given a path's name, the hidden size and the most tokens, return it; raises `UnsupportedError`.
+    """Given a path's name, the hidden size and the sizes in tokens, return it; raises `UnsupportedError`.
 
     `tune` False leaves out measuring tactics, which ranks that take turns on one GPU would do for minutes.
     """
+    max_tokens = max(tokens)
     max_numel = max_tokens * hidden
     if kind == "process-group":
         return ProcessGroupAllReduce()
     if kind.startswith("symm-"):
         return SymmetricMemoryAllReduce(kind.removeprefix("symm-"), max_numel, device)
     if kind == "flashinfer-pcie-ipc":
-        return FlashInferPcieIpcAllReduce(hidden, max_numel, device, tune=tune)
+        return FlashInferPcieIpcAllReduce(hidden, tokens, max_numel, device, tune=tune)
     if kind == "flashinfer-fused":
         return FlashInferFusedAllReduce(hidden, max_tokens, device)
     if kind == "sglang-custom":

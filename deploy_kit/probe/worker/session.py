@@ -16,13 +16,14 @@ import torch
 import torch.distributed as dist
 
 from .channel import Channel
-from .data import compare, digest, integers, reals, sum_over_ranks
+from .data import compare, digest, exact_rows, integers, reals, sum_over_ranks
 from .faults import Fault, stand_in_landscape_seconds
 from .paths import AllReduce, make_path
 
 # A GPU spins for about this many cycles a microsecond; only has to be right within a factor of two.
 _CYCLES_PER_US = 1800
 _MAX_SKEW_US = 1000
+_CHUNK_ELEMENTS = 4 * 1024**2  # of a graph's outputs are compared at once: 32 MiB in float64
 
 
 class WrongError(Exception):
@@ -97,7 +98,7 @@ class Session:
         )
         self.channel.at(f"setting up {self.job['path']}")
         self.path = make_path(
-            self.job["path"], self.hidden, max(self.tokens), self.device, tune=not self.shared_gpu
+            self.job["path"], self.hidden, self.tokens, self.device, tune=not self.shared_gpu
         )
         self.channel.at("the first all-reduce")
         tensor = self.path.inputs(self.hidden, self.device).fill_(1).view(1, self.hidden)
@@ -120,7 +121,7 @@ class Session:
                     value = self._fill(tokens, exact)
                     self._be_late(late)
                     result = self._reduce(value, "check")
-                    self._verify(result, tokens, exact, 1)
+                    self._verify(result, tokens, exact)
                     if not exact:
                         digests.append(digest(result))
         self._other_collectives()
@@ -214,11 +215,11 @@ class Session:
             integers(numel, seed, self.world_size, self.device) if exact else reals(numel, seed, self.device)
         )
 
-    def _verify(self, result: torch.Tensor, tokens: int, exact: bool, times: int) -> None:
+    def _verify(self, result: torch.Tensor, tokens: int, exact: bool) -> None:
         total, magnitude = sum_over_ranks(tokens * self.hidden, self._seeds(), self.device, exact=exact)
         # A bf16 rounding errs by at most 2^-9 of the value; there is one for each rank and one for the resu
         tolerance: torch.Tensor | float = 0.0 if exact else magnitude * (self.world_size * 2.0**-8)
-        difference = compare(result, total * float(self.world_size) ** (times - 1), tolerance)
+        difference = compare(result, total, tolerance)
         if difference.count:
             kind = "exact integers" if exact else "reals"
             raise WrongError(f"{tokens} tokens, {kind}: {difference.text()}")
@@ -288,27 +289,39 @@ class Session:
 
     def _refill(self, source: torch.Tensor) -> list[int]:
         """Put new exact integers into every input of a graph; return their serial numbers."""
-        serials = []
-        for index in range(len(source)):
-            self.serial += 1
-            serials.append(self.serial)
-            source[index].copy_(self._own(source[index].numel(), True).view_as(source[index]))
+        serials = list(range(self.serial + 1, self.serial + 1 + len(source)))
+        self.serial = serials[-1]
+        numel = source[0].numel()
+        for first, last in _chunks(len(source), numel):
+            seeds = [serial * self.world_size + self.rank for serial in serials[first:last]]
+            own = exact_rows(numel, seeds, self.world_size, self.device)
+            source[first:last].copy_(own.view_as(source[first:last]))
         self._synchronize()
         return serials
 
     def _verify_outputs(self, outputs: list[torch.Tensor], serials: list[int], tokens: int) -> None:
+        """Compare a graph's outputs with the exact sums, many at once; the first wrong one is named."""
         in_place = self.path is not None and self.path.in_place
         buffers = len(serials)
-        for index, output in enumerate(outputs):
-            if in_place and index < len(outputs) - buffers:
-                continue  # this memory holds a later result by now
-            times = index // buffers + 1 if in_place else 1
-            self.serial = serials[index % buffers]
-            try:
-                self._verify(output, tokens, True, times)
-            except WrongError as error:
-                raise WrongError(f"all-reduce {index + 1} of {len(outputs)} in the graph: {error}") from None
-        self.serial = max(serials)
+        # In place, only the last pass over the buffers is still there.
+        start = max(0, len(outputs) - buffers) if in_place else 0
+        numel = tokens * self.hidden
+        for low, high in _chunks(len(outputs) - start, numel):
+            indexes = range(start + low, start + high)
+            expected = torch.zeros(len(indexes), numel, dtype=torch.float64, device=self.device)
+            for rank in range(self.world_size):
+                seeds = [serials[index % buffers] * self.world_size + rank for index in indexes]
+                expected += exact_rows(numel, seeds, self.world_size, self.device)
+            if in_place:
+                times = [float(self.world_size) ** (index // buffers) for index in indexes]
+                expected *= torch.tensor(times, dtype=torch.float64, device=self.device)[:, None]
+            found = torch.stack([outputs[index].reshape(-1) for index in indexes])
+            wrong = ~(found.double() == expected).all(dim=1)
+            if bool(wrong.any()):
+                row = int(wrong.nonzero()[0])
+                text = compare(found[row], expected[row], 0.0).text()
+                where = f"all-reduce {indexes[row] + 1} of {len(outputs)} in the graph"
+                raise WrongError(f"{where}: {tokens} tokens, exact integers: {text}")
 
     def _drifting_graph(self, tokens: int) -> None:
         """Capture a short graph in which each rank pauses at places of its own, replay it three times."""
@@ -403,6 +416,12 @@ class Session:
         part = torch.empty(self.hidden, dtype=torch.bfloat16, device=self.device)
         dist.reduce_scatter_tensor(part, whole)
         return part
+
+
+def _chunks(rows: int, numel: int) -> list[tuple[int, int]]:
+    """Given rows of `numel` elements, return (first, end) of the rows that are handled at once."""
+    each = max(1, _CHUNK_ELEMENTS // numel)
+    return [(first, min(first + each, rows)) for first in range(0, rows, each)]
 
 
 def _where(tokens: int, doing: str, late: int | None) -> str:
