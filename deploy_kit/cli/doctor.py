@@ -39,7 +39,7 @@ def doctor(
     Reads only: nothing on the machine is changed.
     Exit code 0 in order, 20 something to look at, 21 a fault, 22 not known."""
     from deploy_kit.doctor.bundle import read_input, write_bundle
-    from deploy_kit.doctor.examine import examine
+    from deploy_kit.doctor.examine import examine, wanted_checks
     from deploy_kit.errors import DeployKitError
     from deploy_kit.exit_codes import ExitCode
     from deploy_kit.output import print_json, stderr_console, stdout_console
@@ -48,6 +48,7 @@ def doctor(
         raise DeployKitError(
             "--capture reads this machine, --from a capture: use one of them", exit_code=ExitCode.USAGE
         )
+    words = wanted_checks(word for part in only for word in part.split(","))
     expected = _expected(host, live=source is None)
     if source is not None:
         blocks, unknown = read_input(source)
@@ -59,7 +60,6 @@ def doctor(
         if capture is not None:
             write_bundle(capture, blocks, unknown)
             stderr_console().print(f"captured to {capture}; read it anywhere with --from", markup=False)
-    words = [word for part in only for word in part.split(",")]
     report = examine(blocks, unknown, host=expected, model=_model(model), only=words)
     if as_json:
         print_json(report.as_dict())

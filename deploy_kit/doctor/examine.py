@@ -30,16 +30,35 @@ def examine(
     nothing was read gives an unknown finding, a word that is no check's a `DeployKitError`: neither looks
     passed.
     """
+    wanted = wanted_checks(only)
     machine = gather(blocks, unknown)
     findings = list(run_checks(machine, host))
     if model is not None and machine.recognised:
         findings += weights.check(machine, model, host.models_directory if host else None)
     if machine.no_gpu:
         findings.append(_no_gpu(host))
-    wanted = [word.strip() for word in only if word.strip()]
     if wanted:
         findings = _only(findings, wanted)
     return report(findings, flat_facts(machine))
+
+
+def wanted_checks(only: Iterable[str]) -> list[str]:
+    """Given the words of `--only`, return them; a `DeployKitError` offers the nearest for one that is no
+    check's."""
+    wanted = [word.strip() for word in only if word.strip()]
+    for word in wanted:
+        if not is_known(word):
+            groups = ", ".join(known for known in known_words() if "." not in known)
+            near = nearest_names(word, known_words())
+            raise DeployKitError(
+                "there is no such check: --only takes ids of findings, or their first words",
+                key="--only",
+                found=word,
+                allowed=f"{', '.join(near)} (nearest); first words: {groups}" if near else groups,
+                remedy="without --only the report shows every id",
+                exit_code=ExitCode.USAGE,
+            )
+    return wanted
 
 
 def _no_gpu(host: Host | None) -> Finding:
@@ -57,17 +76,6 @@ def _no_gpu(host: Host | None) -> Finding:
 def _only(findings: list[Finding], wanted: list[str]) -> list[Finding]:
     kept = [f for f in findings if any(fits(f.id, word) for word in wanted)]
     for word in wanted:
-        if not any(fits(f.id, word) for f in findings) and not is_known(word):
-            groups = ", ".join(word for word in known_words() if "." not in word)
-            near = nearest_names(word, known_words())
-            raise DeployKitError(
-                "there is no such check: --only takes ids of findings, or their first words",
-                key="--only",
-                found=word,
-                allowed=f"{', '.join(near)} (nearest); first words: {groups}" if near else groups,
-                remedy="without --only the report shows every id",
-                exit_code=ExitCode.USAGE,
-            )
         if not any(fits(f.id, word) for f in kept):
             kept.append(
                 Finding(
