@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy_kit.campaign.model import CampaignState, LeverResult
-from deploy_kit.campaign.run import Estimate
+from deploy_kit.campaign.outlook import Estimate
 
 
 def describe(state: CampaignState) -> str:

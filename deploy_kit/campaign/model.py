@@ -18,6 +18,7 @@ COMBINED = "combined"  # the name of the step that runs all winners together
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Side = Literal["base", "lever"]
+SIDES: tuple[Side, Side] = ("base", "lever")
 Metric = Literal[
     "tokens_per_second",  # of all streams; decides
     "stream_tokens_per_second",  # of one stream while decoding

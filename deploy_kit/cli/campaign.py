@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from deploy_kit.campaign.engines import EngineRunner
     from deploy_kit.campaign.model import Campaign, CampaignState
-    from deploy_kit.campaign.run import Estimate
+    from deploy_kit.campaign.outlook import Estimate
 
 app = typer.Typer(add_completion=False)
 
@@ -44,7 +44,8 @@ def campaign(
     1: the base plan does not run; 13: the disk is full; 35: the port is taken; 2, 3, 4, 5: wrong input.
     """
     from deploy_kit.campaign.describe import describe, describe_plan
-    from deploy_kit.campaign.run import default_folder, estimate, open_state, prepare
+    from deploy_kit.campaign.outlook import estimate
+    from deploy_kit.campaign.prepare import default_folder, open_state, prepare
     from deploy_kit.campaign.store import StateFolder, read_campaign
     from deploy_kit.configs.catalog import Catalog
     from deploy_kit.exit_codes import ExitCode

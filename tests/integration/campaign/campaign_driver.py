@@ -11,7 +11,8 @@ from pathlib import Path
 
 from campaign_standins import StandinRunner, campaign_of, configs_with, standin_bencher
 
-from deploy_kit.campaign.run import prepare, run_campaign
+from deploy_kit.campaign.prepare import prepare
+from deploy_kit.campaign.run import run_campaign
 from deploy_kit.campaign.store import StateFolder
 from deploy_kit.errors import DeployKitError
 

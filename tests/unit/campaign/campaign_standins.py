@@ -14,7 +14,7 @@ from typing import Any
 from deploy_kit.bench.run import About
 from deploy_kit.campaign.engines import EngineFailure, RunningEngine, Say
 from deploy_kit.campaign.model import Campaign
-from deploy_kit.campaign.run import Prepared, prepare
+from deploy_kit.campaign.prepare import Prepared, prepare
 from deploy_kit.configs.catalog import Catalog
 from deploy_kit.plan.model import Plan
 from deploy_kit.receipts import Host, Receipt, new_receipt

@@ -8,8 +8,9 @@ import pytest
 from campaign_standins import ROOT
 
 from deploy_kit.campaign.describe import claimed, describe_plan, duration
+from deploy_kit.campaign.outlook import estimate
+from deploy_kit.campaign.prepare import new_state, prepare
 from deploy_kit.campaign.probes import read_answer, receipt_of
-from deploy_kit.campaign.run import estimate, new_state, prepare
 from deploy_kit.campaign.store import read_campaign
 from deploy_kit.configs.catalog import Catalog
 from deploy_kit.errors import DeployKitError

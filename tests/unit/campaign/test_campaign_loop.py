@@ -10,7 +10,9 @@ from campaign_standins import StandinRunner, prepared_of, standin_bencher
 
 from deploy_kit.campaign.describe import describe, describe_plan
 from deploy_kit.campaign.model import CampaignState, LeverStep, ProbeResult
-from deploy_kit.campaign.run import Prepared, estimate, new_state, prepare, run_campaign
+from deploy_kit.campaign.outlook import estimate
+from deploy_kit.campaign.prepare import Prepared, new_state, prepare
+from deploy_kit.campaign.run import run_campaign
 from deploy_kit.campaign.store import RESERVE_FILE, StateFolder
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
