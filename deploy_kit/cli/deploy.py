@@ -28,11 +28,10 @@ def deploy(
     """Run ansible/deploy.yml over the hosts of an inventory, one after the other; the next host begins only
     when the one before it has answered a completion. A host that fails gets its previous plan back, and
     the roll stops there."""
-    from deploy_kit.deploy.checkout import find_checkout, service_of
-    from deploy_kit.deploy.fleet import describe, run_over
+    from deploy_kit.cli.playbooks import run_and_print
+    from deploy_kit.deploy.checkout import service_of
     from deploy_kit.deploy.fleet_progress import FleetProgress
     from deploy_kit.deploy.progress import StepProgress
-    from deploy_kit.output import print_json
 
     variables: dict[str, Any] = {}
     if profile is not None:
@@ -40,18 +39,12 @@ def deploy(
         variables["engine_profile"] = profile
     if image is not None:
         variables["engine_image"] = image
-    with StepProgress() if inventory is None else FleetProgress() as progress:
-        answer = run_over(
-            find_checkout(),
-            "deploy.yml",
-            inventory=inventory,
-            variables=variables,
-            limit=limit,
-            dry_run=dry_run,
-            on_event=progress.show,
-        )
-    if as_json:
-        print_json(answer)
-        return
-    for line in describe(answer):
-        typer.echo(line)
+    run_and_print(
+        "deploy.yml",
+        StepProgress() if inventory is None else FleetProgress(),
+        inventory=inventory,
+        variables=variables,
+        limit=limit,
+        dry_run=dry_run,
+        as_json=as_json,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -22,24 +21,15 @@ def rollback(
 ) -> None:
     """Return to the previous plan, one host after the other; image and settings are on the hosts already.
     Done twice, it returns to where it began."""
-    from deploy_kit.deploy.checkout import find_checkout
-    from deploy_kit.deploy.fleet import describe, run_over
+    from deploy_kit.cli.playbooks import run_and_print
     from deploy_kit.deploy.fleet_progress import FleetProgress
-    from deploy_kit.output import print_json
 
-    variables: dict[str, Any] = {"rollback_all": True} if every else {}
-    with FleetProgress() as progress:
-        answer = run_over(
-            find_checkout(),
-            "rollback.yml",
-            inventory=inventory,
-            variables=variables,
-            limit=limit,
-            dry_run=dry_run,
-            on_event=progress.show,
-        )
-    if as_json:
-        print_json(answer)
-        return
-    for line in describe(answer):
-        typer.echo(line)
+    run_and_print(
+        "rollback.yml",
+        FleetProgress(),
+        inventory=inventory,
+        variables={"rollback_all": True} if every else {},
+        limit=limit,
+        dry_run=dry_run,
+        as_json=as_json,
+    )

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from rich.console import RenderableType
@@ -14,8 +13,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from deploy_kit.deploy.following import Following
 from deploy_kit.deploy.playbook import PlaybookRun, readable_step
-from deploy_kit.output import stderr_console
 
 # The columns, and the tasks (by how they begin) that each stands for. What is in none is preparation: check.
 STEPS = ("reach", "check", "release", "image", "drain", "change", "ready", "admit")
@@ -73,30 +72,15 @@ def engine_words(result: Mapping[str, Any]) -> tuple[str, float | None]:
         return "", None
 
 
-class FleetProgress:
+class FleetProgress(Following):
     """A context in which `show` follows a roll: `with FleetProgress() as p: …, on_event=p.show`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.hosts: dict[str, HostSteps] = {}
-        self._console = stderr_console()
-        self._began = time.monotonic()
-        self._live = (
-            Live(get_renderable=self.render, console=self._console, refresh_per_second=4)
-            if self._console.is_terminal
-            else None
-        )
+        if self._console.is_terminal:
+            self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=4)
         self._said: dict[str, str] = {}
-
-    def __enter__(self) -> FleetProgress:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, run: PlaybookRun, event: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Take one event of ansible-runner."""
@@ -149,5 +133,4 @@ class FleetProgress:
     def _line(self, host: str, text: str) -> None:
         if self._live is None and self._said.get(host) != text:
             self._said[host] = text
-            elapsed = time.monotonic() - self._began
-            self._console.print(f"[{elapsed:4.0f} s] {host}: {text}", markup=False, soft_wrap=True)
+            self._print(f"{host}: {text}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from deploy_kit.deploy.following import Following
 from deploy_kit.deploy.playbook import PlaybookRun, readable_step
-from deploy_kit.output import stderr_console
 
 # Steps that take long, and what they do meanwhile.
 _SLOW = {
@@ -23,30 +22,18 @@ _SLOW = {
 }
 
 
-class StepProgress:
+class StepProgress(Following):
     """A context in which `show` follows a run: `with StepProgress() as p: …, on_event=p.show`."""
 
     def __init__(self) -> None:
-        self._console = stderr_console()
-        self._live: Progress | None = None
+        super().__init__()
+        self._bar: Progress | None = None
         if self._console.is_terminal:
             columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-            self._live = Progress(*columns, console=self._console, transient=True)
-            self._live.add_task("starting …", total=None)
-        self._began = time.monotonic()
+            self._live = self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task("starting …", total=None)
         self._step_began = self._began
         self._said: set[str] = set()
-
-    def __enter__(self) -> StepProgress:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, run: PlaybookRun, event: Mapping[str, Any]) -> None:
         """Take one event."""
@@ -57,20 +44,17 @@ class StepProgress:
         if kind == "playbook_on_task_start":
             self._step_began = now
             remark = f" ({_SLOW[task]})" if task in _SLOW else ""
-            if self._live is not None:
-                self._live.update(TaskID(0), description=f"{task}{remark} …")
+            if self._bar is not None:
+                self._bar.update(TaskID(0), description=f"{task}{remark} …")
             elif task in _SLOW:
-                self._line(f"{task}{remark} …")
+                self._print(f"{task}{remark} …")
         elif kind == "runner_on_ok":
             changed = bool((data.get("res") or {}).get("changed"))
             seconds = now - self._step_began
             if changed or (task in _SLOW and seconds > 2):
                 word = "changed" if changed else "ok"
-                self._line(f"{task}: {word}, {seconds:.0f} s")
+                self._print(f"{task}: {word}, {seconds:.0f} s")
             for remark in run.remarks:
                 if remark not in self._said:
                     self._said.add(remark)
-                    self._line(remark)
-
-    def _line(self, text: str) -> None:
-        self._console.print(f"[{time.monotonic() - self._began:4.0f} s] {text}", markup=False, soft_wrap=True)
+                    self._print(remark)

@@ -1,0 +1,45 @@
+"""What `deploy` and `rollback` share: a playbook over an inventory, shown on stderr, its result printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from deploy_kit.deploy.fleet_progress import FleetProgress
+    from deploy_kit.deploy.progress import StepProgress
+
+
+def run_and_print(
+    playbook: str,
+    following: StepProgress | FleetProgress,
+    *,
+    inventory: Path | None,
+    variables: Mapping[str, Any],
+    limit: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Run the playbook over the inventory's hosts (without one: this machine) and print what became of each."""
+    from deploy_kit.deploy.checkout import find_checkout
+    from deploy_kit.deploy.fleet import describe, run_over
+    from deploy_kit.output import print_json
+
+    with following as progress:
+        answer = run_over(
+            find_checkout(),
+            playbook,
+            inventory=inventory,
+            variables=dict(variables),
+            limit=limit,
+            dry_run=dry_run,
+            on_event=progress.show,
+        )
+    if as_json:
+        print_json(answer)
+        return
+    for line in describe(answer):
+        typer.echo(line)
