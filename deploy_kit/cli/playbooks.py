@@ -23,7 +23,7 @@ def run_and_print(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Run the playbook over the inventory's hosts (without one: this machine) and print what became of each."""
+    """Run the playbook over the inventory's hosts (without one: this machine), and print the outcome."""
     from deploy_kit.deploy.checkout import find_checkout
     from deploy_kit.deploy.fleet import describe, run_over
     from deploy_kit.output import print_json
