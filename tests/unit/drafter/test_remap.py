@@ -26,7 +26,7 @@ from checkpoints import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deploy_kit.drafter import remap
+from deploy_kit.drafter import ordered_output
 from deploy_kit.drafter.check import check_drafter
 from deploy_kit.drafter.compare import draft_targets
 from deploy_kit.drafter.local import describe_folder
@@ -207,14 +207,14 @@ def test_interruptions_leave_nothing(
 ) -> None:
     source = write_drafter(tmp_path / "a")
     original = (source / "model.safetensors").read_bytes()
-    write_all, calls = remap._write_all, iter(range(1000))
+    write_all, calls = ordered_output.write_all, iter(range(1000))
 
     def failing(target: int, data: Any) -> None:
         if next(calls) >= after:
             raise failure
         write_all(target, data)
 
-    monkeypatch.setattr(remap, "_write_all", failing)
+    monkeypatch.setattr(ordered_output, "write_all", failing)
     monkeypatch.delattr(os, "copy_file_range")
     expected = KeyboardInterrupt if isinstance(failure, KeyboardInterrupt) else DeployKitError
     with pytest.raises(expected) as caught:
