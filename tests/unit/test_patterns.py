@@ -47,7 +47,7 @@ def test_every_rule_has_words(name: str) -> None:
     assert RULES[name].words
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_what_a_rule_fits_holds_one_of_its_words(name: str, data: st.DataObject) -> None:
@@ -77,7 +77,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(PIECES, min_size=1, max_size=8), st.data())
 def test_any_pattern(pieces: list[str], data: st.DataObject) -> None:
     rule: Sieved = sieved("".join(pieces))

@@ -222,7 +222,7 @@ def test_missing_keys_say_what_belongs_there(tmp_path: Path) -> None:
     assert error.allowed == "a whole number (1 to 7): this key has no default"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["gpus", "nvlink", "name", "description", "tensor_parallel", "accelerator", "rehearsal"]),
     st.sampled_from(["-7", "1.5", "true", '"x y"', "[1]", "{ a = 1 }", "1979-05-27", "inf", "nan"]),
