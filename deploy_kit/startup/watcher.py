@@ -91,6 +91,10 @@ class StartupWatcher:
         self._keep(line)
         run = journal.run
         if line.stamp is not None:
+            if run.last_stamp is None:
+                # A traceback before the first time stamp (a log that was cut) is not younger than this.
+                for failure in run.failures:
+                    failure.stamp = failure.stamp or line.stamp
             run.last_stamp = line.stamp
             if line.rank is not None and len(run.ranks) < MAX_RANKS:
                 run.ranks.add(line.rank)
