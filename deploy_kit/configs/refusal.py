@@ -53,6 +53,8 @@ def first_refusal(
         text = message.removeprefix("Value error, ")
         named, _, rest = text.partition(": ")
         key, message, found = (named if not key else f"{key}.{named}"), rest or text, None
+    elif type_ in _TYPES and isinstance(found, str):
+        found, allowed = f'"{found}" (text)', _allowed(kind, location, type_, {})
     elif allowed is None:
         allowed = _allowed(kind, location, type_, first.get("ctx", {}))
     return message, key, _shown(found), allowed, len(problems) - 1

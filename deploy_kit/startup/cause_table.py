@@ -223,7 +223,7 @@ CAUSES = _table(
     Cause(
         "cuda-driver",
         "update the host's driver, or use the stack built for an older CUDA; nvidia-smi inside the container must"
-        " show the GPUs",
+        " show the GPUs, one for each rank",
         ExitCode.ENGINE_DRIVER,
     ),
     Cause(

@@ -81,6 +81,7 @@ def _read_last(
     if finding is None or CAUSES[finding.id].secondary or finding.id in ("unknown", "assertion"):
         return False
     failure = journal.failure_of_line(line, raised["type"], message, None)
+    failure.header = ""  # the line is the exception itself
     failure.rank = rank
     failure.frames = frames
     return True

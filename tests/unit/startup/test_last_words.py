@@ -60,6 +60,7 @@ def test_the_last_line_tells_the_end(before: str, text: str, cause: str | None, 
     assert answer.phase == "exited"
     assert answer.exit_code >= 30
     assert answer.facts.get("rank") == rank
+    assert len(set(answer.evidence)) == len(answer.evidence)
 
 
 def test_what_is_refused_to_numactl_is_named() -> None:
