@@ -6,11 +6,14 @@ measure the plug-in itself. Two starts of one engine differ by as much as the pl
 states are measured in one process.
 
 - KIT_TELEMETRY_SWITCH: while this file exists, the hooks return at once and SGLang's timers are its own.
+- KIT_HOOK_TIMES: this file gets, ten times a second, how much of the scheduler's CPU time our hooks took.
 - KIT_TRACE_MARKS: while this file exists, each timed forward is a profiler annotation named "kit PHASE".
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import multiprocessing
 import os
 import threading
@@ -46,6 +49,41 @@ class _Switch:
             time.sleep(LOOK_SECONDS)
 
 
+class _HookTimes:
+    """CPU seconds inside our hooks' own work, by name, and of the whole process, both of this process
+    alone."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, list[float]] = {}
+
+    def around(self, owner: type, name: str) -> None:
+        """Time every call of a method in CPU seconds of its thread."""
+        original = getattr(owner, name)
+        spent = self.spent.setdefault(f"{owner.__name__}.{name}", [0, 0.0])
+        clock = time.thread_time
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                spent[0] += 1
+                spent[1] += clock() - began
+
+        setattr(owner, name, timed)
+
+    def write_for_ever(self, file: Path) -> None:
+        """Write the sums, aside and then renamed, once there are any."""
+        while True:
+            time.sleep(0.1)
+            if not any(calls for calls, _seconds in self.spent.values()):
+                continue
+            aside = file.with_suffix(".new")
+            aside.write_text(json.dumps({"hooks": self.spent, "process_cpu_seconds": time.process_time()}))
+            aside.rename(file)
+
+
 def register() -> None:
     """Called by SGLang in each process."""
     if multiprocessing.parent_process() is None:
@@ -76,6 +114,15 @@ def register() -> None:
         return str(plugin.phase_of(category, drafter=timer._drafter))
 
     plugin.MarkedTimer.wrap = wrap  # type: ignore[method-assign]
+    times = os.environ.get("KIT_HOOK_TIMES")
+    if times:
+        from deploy_kit.telemetry.instruments import Instruments
+
+        hooks = _HookTimes()
+        hooks.around(plugin.Session, "forward_done")
+        hooks.around(Instruments, "observe_verify")
+        hooks.around(Instruments, "flush")
+        threading.Thread(target=hooks.write_for_ever, args=(Path(times),), daemon=True).start()
     named, marks = os.environ.get("KIT_TELEMETRY_SWITCH"), os.environ.get("KIT_TRACE_MARKS")
     if named:
         followed = (Path(named), Path(marks) if marks else None)

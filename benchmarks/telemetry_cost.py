@@ -68,10 +68,12 @@ def isolated(rounds: int = 4000) -> dict[str, float]:
         from prometheus_client import CollectorRegistry
 
         from deploy_kit.telemetry import plugin
-        from deploy_kit.telemetry.instruments import Instruments
+        from deploy_kit.telemetry.instruments import Flusher, Instruments
 
         labels = {"model_name": "m", "engine_type": "unified", "tp_rank": "0", "pp_rank": "0"}
-        session = plugin.Session(Instruments(labels, registry=CollectorRegistry()), timer="wall")
+        instruments = Instruments(labels, registry=CollectorRegistry())
+        session = plugin.Session(instruments, timer="wall")
+        Flusher(instruments, session.failed).start()  # its work counts: the CPU time is the process's
 
         def forward(_runner: object, _batch: object) -> None:
             return None
@@ -122,7 +124,14 @@ class Server:
     """One rehearsal engine, with or without the plug-in."""
 
     def __init__(
-        self, model: str, drafter: str, *, telemetry: bool, folder: Path, switch: Path | None = None
+        self,
+        model: str,
+        drafter: str,
+        *,
+        telemetry: bool,
+        folder: Path,
+        switch: Path | None = None,
+        times: Path | None = None,
     ) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -133,6 +142,8 @@ class Server:
         if switch is not None:
             environment |= measuring_environment(folder, switch)
             environment["SGLANG_PLUGINS"] += ",deploy_kit_measuring"
+        if times is not None:
+            environment["KIT_HOOK_TIMES"] = str(times)
         command = [
             sys.executable, "-m", "sglang.launch_server", "--model-path", model,
             "--speculative-draft-model-path", drafter, *ENGINE_ARGV,
@@ -297,6 +308,45 @@ def toggled(model: str, drafter: str, blocks: int, concurrency: int, record: Pat
     }
 
 
+def share(model: str, drafter: str, blocks: int, concurrency: int) -> dict[str, Any]:
+    """Return which share of the scheduler's CPU time our hooks take while it serves, and microseconds a call.
+
+    Counted inside the engine, in CPU time of its own thread: what other programs do meanwhile is not in it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        server = Server(
+            model, drafter, telemetry=True, folder=Path(folder), switch=Path(folder) / "off", times=times
+        )
+        try:
+            server.wait()
+            server.measure(concurrency)
+            shares, calls = [], {}
+            for block in range(blocks):
+                time.sleep(0.5)
+                before = json.loads(times.read_text())
+                tokens = server.measure(concurrency).tokens
+                time.sleep(0.5)
+                after = json.loads(times.read_text())
+                cpu = after["process_cpu_seconds"] - before["process_cpu_seconds"]
+                spent = {
+                    name: (after["hooks"][name][0] - calls_before, after["hooks"][name][1] - seconds_before)
+                    for name, (calls_before, seconds_before) in before["hooks"].items()
+                }
+                shares.append(sum(seconds for _calls, seconds in spent.values()) / cpu)
+                calls = {name: round(s / max(c, 1) * 1e6, 2) for name, (c, s) in spent.items()}
+                print(f"block {block + 1} of {blocks}: {shares[-1]:.5f} of {cpu:.1f} CPU s, {tokens} tokens, "
+                      f"us a call {calls}", file=sys.stderr, flush=True)  # fmt: skip
+        finally:
+            server.stop()
+    return {
+        "share_of_scheduler_cpu": {"median": statistics.median(shares), "most": max(shares)},
+        "us_a_call": calls,
+        "blocks": [round(one, 5) for one in shares],
+        "concurrency": concurrency,
+    }
+
+
 def verifies(server: Server) -> float:
     """Return how many verifies the plug-in has counted."""
     name = "deploy_kit_spec_accept_length_count"
@@ -351,7 +401,7 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="what", required=True)
     commands.add_parser("isolated")
-    for name, does in (("paired", "summed up with"), ("toggled", "kept in")):
+    for name, does in (("paired", "summed up with"), ("toggled", "kept in"), ("share", "(not used)")):
         pair = commands.add_parser(name)
         pair.add_argument("--model", default=f"{MODELS}/target")
         pair.add_argument("--drafter", default=f"{MODELS}/drafters/accept-2.75")
@@ -361,6 +411,8 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.what == "isolated":
         result: dict[str, Any] = isolated()
+    elif asked.what == "share":
+        result = share(asked.model, asked.drafter, asked.blocks, asked.concurrency)
     else:
         measure = paired if asked.what == "paired" else toggled
         result = measure(asked.model, asked.drafter, asked.blocks, asked.concurrency, asked.record)

@@ -20,7 +20,7 @@ from typing import Any
 
 from deploy_kit import __version__
 from deploy_kit.telemetry.forwards import ForwardStream, phase_of
-from deploy_kit.telemetry.instruments import Instruments
+from deploy_kit.telemetry.instruments import Flusher, Instruments
 from deploy_kit.telemetry.status import TelemetryStatus, write_status
 
 logger = logging.getLogger(__name__)
@@ -171,6 +171,8 @@ def start_session(reporter: Any) -> Session | None:
             timer=timer,
         )
     session = Session(instruments, timer=timer)
+    if instruments is not None:
+        Flusher(instruments, session.failed).start()
     if timer == "device":
         mark_timers(reporter, session)
     report(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from deploy_kit.metrics.reading import Engine, read
 from deploy_kit.metrics.text import parse
 from deploy_kit.telemetry import plugin
-from deploy_kit.telemetry.instruments import SECONDS_BUCKETS, Instruments
+from deploy_kit.telemetry.instruments import SECONDS_BUCKETS, Flusher, Instruments
 from deploy_kit.telemetry.plugin import MOST_EXCEPTIONS, MarkedTimer, Session
 from deploy_kit.telemetry.status import (
     TelemetryStatus,
@@ -38,7 +40,10 @@ def session(registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch) -> Ses
     return made
 
 
-def engine(registry: CollectorRegistry) -> Engine:
+def engine(registry: CollectorRegistry, instruments: Instruments | None) -> Engine:
+    """What the page says once the sums are written; in the engine a thread of ours does that."""
+    if instruments is not None:
+        instruments.flush()
     return read(parse(LINE + generate_latest(registry).decode())).engines[0]
 
 
@@ -62,7 +67,7 @@ def test_decisive_times_fall_in_different_buckets() -> None:
 
 def test_accept_length_counts_the_bonus_token(session: Session, registry: CollectorRegistry) -> None:
     verified([3, 0, 3], [request(), request(), request()])
-    found = engine(registry)
+    found = engine(registry, session.instruments)
     assert found.own["accept_length"].mean == pytest.approx(3.0)
     assert found.own["accept_length"].count == 3
     assert found.positions == {1: 2, 2: 2, 3: 2}
@@ -70,7 +75,7 @@ def test_accept_length_counts_the_bonus_token(session: Session, registry: Collec
 
 def test_a_verify_of_an_ended_request_is_not_counted(session: Session, registry: CollectorRegistry) -> None:
     verified([3, 3, 1], [request(finished=True), request(retracted=True), request()])
-    assert engine(registry).own["accept_length"].count == 1
+    assert engine(registry, session.instruments).own["accept_length"].count == 1
 
 
 def test_aggregated_updates_equal_single_observations(registry: CollectorRegistry) -> None:
@@ -84,7 +89,72 @@ def test_aggregated_updates_equal_single_observations(registry: CollectorRegistr
         slow._accept.labels(**LABELS).observe(one + 1.0)
     slow._forward.labels(**LABELS, phase="verify").observe(0.0125)
     for name in ("accept_length", "verify"):
-        assert engine(registry).own[name] == engine(plain).own[name]
+        assert engine(registry, ours).own[name] == engine(plain, None).own[name]
+
+
+def test_no_observation_is_lost_or_doubled_while_another_thread_flushes(registry: CollectorRegistry) -> None:
+    ours = Instruments(LABELS, registry=registry)
+    flusher = Flusher(ours, lambda: pytest.fail("a flush failed"))
+    flusher.start()
+    busy = threading.Event()
+
+    def flush_for_ever() -> None:
+        while not busy.is_set():
+            ours.flush()
+
+    other = threading.Thread(target=flush_for_ever)
+    other.start()
+    for number in range(5000):
+        ours.observe_forward("verify", 0.001 * (1 + number % 40))
+        ours.observe_cycle(0.03)
+        ours.observe_verify([number % 4, 1])
+    busy.set()
+    other.join()
+    flusher.end()
+    flusher.join()
+    found = engine(registry, ours)
+    assert (found.own["verify"].count, found.own["cycle_seconds"].count) == (5000, 5000)
+    assert found.own["accept_length"].count == 10000
+    assert found.own["verify"].mean == pytest.approx(sum(0.001 * (1 + n % 40) for n in range(40)) / 40)
+    assert found.positions == {1: 5000 + 3750, 2: 2500, 3: 1250}
+
+
+def test_what_is_observed_last_is_written_without_another_forward(registry: CollectorRegistry) -> None:
+    ours = Instruments(LABELS, registry=registry)
+    flusher = Flusher(ours, lambda: None)
+    flusher.start()
+    try:
+        ours.observe_forward("decode", 0.02)
+        limit = time.monotonic() + 20
+        while "deploy_kit_forward_seconds_count" not in generate_latest(registry).decode():
+            assert time.monotonic() < limit, "the thread never wrote it"
+            time.sleep(0.02)
+    finally:
+        flusher.end()
+
+
+def test_a_failed_flush_is_counted_and_the_next_one_runs(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Instruments(LABELS, registry=registry)
+    session = Session(ours, timer="wall")
+    right, calls = ours.flush, []
+
+    def flush() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("disk full")
+        right()
+
+    monkeypatch.setattr(ours, "flush", flush)
+    flusher = Flusher(ours, session.failed)
+    flusher.start()
+    limit = time.monotonic() + 20
+    while len(calls) < 2 and time.monotonic() < limit:
+        time.sleep(0.02)
+    flusher.end()
+    assert session.exceptions == 1
+    assert len(calls) >= 2
 
 
 def test_exceptions_never_reach_the_engine(session: Session, registry: CollectorRegistry) -> None:
@@ -148,7 +218,7 @@ def test_device_timer_marks_and_measures_cycles(
             with drafter.wrap(metadata={"category": "decode"}):
                 pass
         timer.now += 0.020
-    found = engine(registry).own
+    found = engine(registry, session.instruments).own
     assert found["cycle_seconds"].count == 2
     assert found["cycle_seconds"].mean == pytest.approx(0.020)
     assert (found["verify"].count, found["draft_extend"].count, found["draft"].count) == (3, 3, 2)
