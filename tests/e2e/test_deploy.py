@@ -24,10 +24,16 @@ REQUESTS = 50
 CONCURRENCY = 4
 
 
-@pytest.fixture(scope="module")
-def speech(tmp_path_factory: pytest.TempPathFactory, bring_up: Callable[[str], Deployment]) -> expect.Speech:
-    """What the deployed target says, from the image itself."""
-    return expect.load_speech(_copy_out(bring_up("eagle3"), "target", tmp_path_factory.mktemp("target")))
+@pytest.fixture
+def speech_of(tmp_path: Path) -> Callable[[Deployment], expect.Speech]:
+    """Return a function that says what a deployment's target speaks, from the container itself."""
+
+    def load(deployment: Deployment) -> expect.Speech:
+        folder = tmp_path / "target"
+        folder.mkdir()
+        return expect.load_speech(_copy_out(deployment, "target", folder))
+
+    return load
 
 
 def _copy_out(deployment: Deployment, model: str, into: Path) -> Path:
@@ -96,10 +102,11 @@ def test_50_chat_completions_are_the_computed_ones(
     profile: str,
     bring_up: Callable[[str], Deployment],
     bench: Callable[[str], Path],
-    speech: expect.Speech,
+    speech_of: Callable[[Deployment], expect.Speech],
     tmp_path: Path,
 ) -> None:
     deployment = bring_up(profile)
+    speech = speech_of(deployment)
     report = deployment.answer["report"]
     assert report["profile"] == profile
     assert report["rehearsal"] is True

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deploy_kit_rehearsal import expect
@@ -44,13 +45,20 @@ def eagle3(drafter: Path, steps: int = 3) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def check_texts(server: Server, speech: Speech, last_token: dict[str, int]) -> None:
+def check_text(answer: dict[str, Any], speech: Speech, last: int, count: int) -> None:
     """The same whatever the profile: that is what "identical with and without speculation" means here."""
-    for text, count in PROMPTS:
-        answer = server.generate(text, count)
-        assert answer["text"] == expect.expected_text(speech, last_token[text], count), text
-        assert answer["meta_info"]["completion_tokens"] == count
+    assert answer["text"] == expect.expected_text(speech, last, count)
+    assert answer["meta_info"]["completion_tokens"] == count
 
+
+def check_each(server: Server, speech: Speech, last_token: dict[str, int]) -> None:
+    """One prompt at a time. Where verifies are computed, `check_verifies` looks at these answers."""
+    for text, count in PROMPTS:
+        check_text(server.generate(text, count), speech, last_token[text], count)
+
+
+def check_texts(server: Server, speech: Speech, last_token: dict[str, int]) -> None:
+    """A chat, the same streamed, and four requests at once."""
     wanted = expect.expected_text(speech, speech.assistant, CHAT_TOKENS)
     answer = server.chat("Tell me about bridges.", CHAT_TOKENS)
     assert answer["choices"][0]["message"]["content"] == wanted
@@ -62,16 +70,20 @@ def check_texts(server: Server, speech: Speech, last_token: dict[str, int]) -> N
     assert tokens == CHAT_TOKENS
 
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda prompt: server.generate(*prompt)["text"], PROMPTS * 2)
+        answers = pool.map(lambda prompt: server.generate(*prompt), PROMPTS * 2)
         for (text, count), answer in zip(PROMPTS * 2, answers, strict=True):
-            assert answer == expect.expected_text(speech, last_token[text], count)
+            check_text(answer, speech, last_token[text], count)
 
 
-def check_verifies(server: Server, text: str, count: int, lengths: Iterable[int]) -> None:
-    """One request's own account of its verifies, and the counter's: both as computed."""
+def check_verifies(
+    server: Server, speech: Speech, last: int, text: str, count: int, lengths: Iterable[int]
+) -> None:
+    """One answer's text, its own account of its verifies, and the counter's: all as computed."""
     lengths = list(lengths)
     before = server.metric("spec_verify_calls_total")
-    meta = server.generate(text, count)["meta_info"]
+    answer = server.generate(text, count)
+    check_text(answer, speech, last, count)
+    meta = answer["meta_info"]
     assert meta["spec_verify_ct"] == len(lengths)
     assert meta["spec_accept_length"] == pytest.approx(count / len(lengths))
     if sum(lengths) + 1 == count:  # else the last verify is cut
@@ -86,7 +98,7 @@ def check_eagle3(
     spoiled = expect.load_never_drafted(drafter)
     for text, count in PROMPTS:
         lengths = expect.expected_accept_lengths(speech, spoiled, last_token[text], count, steps)
-        check_verifies(server, text, count, lengths)
+        check_verifies(server, speech, last_token[text], text, count, lengths)
     server.generate("Ada builds", 353)  # long enough that the gauge's last interval lies inside it
     predicted = expect.circle_accept_length(speech.circle, spoiled, steps)
     assert server.metric("spec_accept_length") == pytest.approx(predicted, abs=gauge_within)
@@ -96,6 +108,7 @@ def test_baseline(models: Path, speech: Speech, last_token: dict[str, int], tmp_
     with serving(models / "target", tmp_path) as server:
         assert "REHEARSAL on the CPU engine" in server.log.read_text()
         assert "fallback to torch_native" not in server.log.read_text()
+        check_each(server, speech, last_token)
         check_texts(server, speech, last_token)
 
 
@@ -131,8 +144,9 @@ def test_eagle3_adaptive(models: Path, speech: Speech, last_token: dict[str, int
     folder = models / "drafters" / "accept-4.00"
     with serving(models / "target", tmp_path, *eagle3(folder), "--speculative-adaptive") as server:
         server.generate("Ada builds", 353)  # starts with 3 steps; the gauge is first set after some verifies
-        check_verifies(server, "Ada builds", 177, [8] * 22)
+        check_verifies(server, speech, last_token["Ada builds"], "Ada builds", 177, [8] * 22)
         assert server.metric("spec_num_steps") == 7
+        check_each(server, speech, last_token)
         check_texts(server, speech, last_token)
 
 
@@ -145,15 +159,16 @@ def test_ngram(models: Path, speech: Speech, last_token: dict[str, int], tmp_pat
         first, second = (memory.serve(last_token["Ada builds"], 97) for _ in range(2))
         assert max(first) < 8 or first.count(8) < 3
         assert second == [8] * 12
-        check_verifies(server, "Ada builds", 97, first)
-        check_verifies(server, "Ada builds", 97, second)
+        check_verifies(server, speech, last_token["Ada builds"], "Ada builds", 97, first)
+        check_verifies(server, speech, last_token["Ada builds"], "Ada builds", 97, second)
         for text, count in PROMPTS:
             # SGLang learns a text beside its serving, so how soon it helps is a matter of time; once learnt
             # it is exact.
-            server.generate(text, count)
+            check_text(server.generate(text, count), speech, last_token[text], count)
             memory.serve(last_token[text], count)
             time.sleep(0.5)
-            check_verifies(server, text, count, memory.serve(last_token[text], count))
+            learnt = memory.serve(last_token[text], count)
+            check_verifies(server, speech, last_token[text], text, count, learnt)
         server.generate("Ada builds", 353)
         assert server.metric("spec_accept_length") == 8.0
         check_texts(server, speech, last_token)
