@@ -213,8 +213,8 @@ def main(names: Sequence[str]) -> int:
     def end(number: int, _frame: object) -> None:
         last.end(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, end)
     whole = not names
     order = (tuple(names),) if names else (SLOW_ORDER,) if SLOW else LANES
     passed = run.run([[STAGES[name] for name in lane] for lane in order])

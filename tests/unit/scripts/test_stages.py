@@ -71,7 +71,8 @@ def test_every_stage_is_in_the_whole_run_once() -> None:
 
 
 def test_side_by_side_and_after_what_is_needed(tmp_path: Path) -> None:
-    order, said = tmp_path / "order", []
+    order = tmp_path / "order"
+    said: list[str] = []
     run = STAGES.Run(tmp_path, said.append)
     slow, needing = (
         shell("slow", f"sleep 0.4; echo slow >>{order}; echo output of slow"),
