@@ -28,6 +28,8 @@ SLOW = bool(os.environ.get("KIT_SLOW"))
 HOSTS = ("tests/integration/provision", "tests/integration/fleet")
 IMAGES = "tests/integration/images"
 MARKED = ("-m", "slow or not slow" if SLOW else "not slow")
+# Two at a time; tests/conftest.py says which stay together.
+WORKERS = () if SLOW else ("-n", "2", "--dist", "loadgroup")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ _STAGES = (
     Stage(
         "integration",
         _pytest(
-            *MARKED, "-n", "2", "--dist", "loadgroup", "--ignore=tests/integration/engine",
+            *MARKED, *WORKERS, "--ignore=tests/integration/engine",
             *(f"--ignore={folder}" for folder in (IMAGES, *HOSTS)), "tests/integration",
         ),
     ),

@@ -13,20 +13,21 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "stages.py"
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "scripts" / "stages.py"
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("stages", SCRIPT)
+def load(name: str, file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["stages"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-STAGES = load()
+STAGES = load("stages", SCRIPT)
 
 
 STOP = ((signal.SIGINT, 0.5), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
@@ -160,6 +161,11 @@ def test_a_signal_ends_all_and_takes_the_deployment_down(tmp_path: Path, number:
     assert (tmp_path / "down").exists()
     assert "ended   long" in output
     assert "ok      down" in output
+
+
+def test_the_files_whose_tests_stay_together_are_there() -> None:
+    together = load("tests_conftest", ROOT / "tests" / "conftest.py").TOGETHER
+    assert [name for name in together if not (ROOT / "tests/integration" / name).is_file()] == []
 
 
 def test_an_unknown_stage_is_named(capsys: pytest.CaptureFixture[str]) -> None:
