@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import NamedTuple
 
 # SGLang's category names (its forward modes in lower case, and the drafters' own graphs) → our phase.
 PHASE_OF_CATEGORY = {
@@ -34,8 +34,7 @@ def phase_of(category: str, *, drafter: bool) -> str | None:
     return phase
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(NamedTuple):
     """One value for one histogram: `phase` is a forward's phase, or None for a cycle."""
 
     phase: str | None
@@ -55,34 +54,37 @@ class ForwardStream:
         self._draft_steps = 0
         self._verify_began: float | None = None
 
-    def add(self, phase: str | None, seconds: float, began_seconds: float | None) -> Iterator[Observed]:
-        """Given one forward, yield what is now known. `began_seconds` is on any steady clock; None: unknown.
+    def add(self, phase: str | None, seconds: float, began_seconds: float | None) -> tuple[Observed, ...]:
+        """Given one forward, return what is now known. `began_seconds` is on any steady clock; None: unknown.
 
         Only cycles need the clock.
         """
         if phase == "draft":
             self._draft_seconds += seconds
             self._draft_steps += 1
-            return
-        yield from self.flush()
+            return ()
+        known = self.flush()
         if phase is None:
             self._verify_began = None
-            return
-        yield Observed(phase, seconds)
+            return known
+        known += (Observed(phase, seconds),)
         if phase == "verify":
             if began_seconds is not None and self._verify_began is not None:
                 cycle = began_seconds - self._verify_began
                 if 0.0 < cycle < LONGEST_CYCLE_SECONDS:
-                    yield Observed(None, cycle)
+                    known += (Observed(None, cycle),)
             self._verify_began = began_seconds
         elif phase in ("prefill", "decode"):
             self._verify_began = None
+        return known
 
-    def flush(self) -> Iterator[Observed]:
-        """Yield the draft that was being summed."""
-        if self._draft_steps:
-            yield Observed("draft", self._draft_seconds)
-            self._draft_seconds, self._draft_steps = 0.0, 0
+    def flush(self) -> tuple[Observed, ...]:
+        """Return the draft that was being summed, if any."""
+        if not self._draft_steps:
+            return ()
+        draft = Observed("draft", self._draft_seconds)
+        self._draft_seconds, self._draft_steps = 0.0, 0
+        return (draft,)
 
 
 def accepted_positions(requests_by_drafts: Mapping[int, int]) -> list[int]:

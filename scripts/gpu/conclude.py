@@ -1,12 +1,15 @@
 """Reads what scripts/gpu/real_engine.py left and writes receipts with the conclusions, and tables for a page.
 
-    python scripts/gpu/conclude.py WAVES RECEIPTS      (WAVES: holds profiles/, curve/, cost/, unpacked)
+    python scripts/gpu/conclude.py WAVES RECEIPTS [--gpus 2]
+
+WAVES holds the waves' folders, unpacked: profiles/, curve/, cost/ of one GPU; pair-curve/, pair-paths/ of two
 
 Everything here is arithmetic on what was measured; a value that a wave did not give stays out.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -21,6 +24,10 @@ from deploy_kit.metrics.text import parse
 from deploy_kit.receipts import Host, new_receipt, read_receipt
 from deploy_kit.receipts.bench import parse_bench
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from waves import host_name
+
+PATHS = "pair-paths"
 CATEGORIES = {
     "decode": ("decode",),
     "prefill": ("extend",),
@@ -45,10 +52,10 @@ def interpolate_crossing(points: Sequence[tuple[float, float]], level: float) ->
 
 
 def engine_seconds(text: str) -> dict[str, float]:
-    """Given a /metrics page, return SGLang's own forward_execution_seconds_total by category."""
+    """Given a /metrics page, return rank 0's own forward_execution_seconds_total by category."""
     found: dict[str, float] = {}
     for line in text.splitlines():
-        if line.startswith("sglang:forward_execution_seconds_total{"):
+        if line.startswith("sglang:forward_execution_seconds_total{") and 'tp_rank="0"' in line:
             found[line.split('category="')[1].split('"')[0]] = float(line.rsplit(" ", 1)[1])
     return found
 
@@ -81,9 +88,12 @@ def telemetry(name: str, text: str, asked: float | None) -> dict[str, Any]:
     }
 
 
-def cells_of(waves: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (engine's name, one round of one cell) of every bench receipt."""
+def cells_of(waves: Path, *, paths: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (engine's name, one round of one cell) of the bench receipts: of the wave that compares paths of
+    all-reduce, or of all others."""
     for path in sorted(waves.glob("*/receipts/*/*.json")):
+        if (path.parents[2].name == PATHS) is not paths:
+            continue
         _subject, summary = parse_bench(read_receipt(path), path)
         for cell in summary.cells:
             yield path.parent.name, cell.model_dump()
@@ -123,6 +133,14 @@ def summarize(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def table_of(rounds: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Given (engine, round of a cell), return each engine's summary at each concurrency."""
+    grouped: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for name, cell in rounds:
+        grouped.setdefault((name, cell["concurrency"]), []).append(cell)
+    return {key: summarize(cells) for key, cells in grouped.items()}
+
+
 def break_even(table: Mapping[tuple[str, int], Mapping[str, Any]], concurrency: int) -> dict[str, Any]:
     """Given the summaries, return the computed break-even at one load and where the measured curves cross."""
     base = table["baseline", concurrency]
@@ -144,14 +162,67 @@ def break_even(table: Mapping[tuple[str, int], Mapping[str, Any]], concurrency: 
     return result
 
 
-def main(waves: Path, receipts: Path) -> int:
+def toggles(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Given the waves' results, return for each engine whose plug-in was switched the speed with it over the
+    speed without, by block."""
+    found: dict[str, Any] = {}
+    for result in results.values():
+        for label, blocks in result.get("toggled", {}).items():
+            ratios = [sum(1 / v for v in b["off"]) / sum(1 / v for v in b["on"]) for b in blocks]
+            found[label] = {
+                "blocks": len(ratios),
+                "median_ratio": statistics.median(ratios),
+                "ratios": [round(r, 4) for r in ratios],
+            }
+    return found
+
+
+def traces(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Given the waves' results, return for each traced engine and phase the mean time of a forward as the
+    plug-in counted it and as the profiler's trace has it, over the same forwards."""
+    found: dict[str, Any] = {}
+    for result in results.values():
+        for label, trace in result.get("traces", {}).items():
+            if "phases" not in trace:
+                found[label] = {"unknown": trace.get("error", "no trace")}
+                continue
+            before, after = (_lines(trace[f"metrics_{when}"]) for when in ("before", "after"))
+            phases = {}
+            for name, seen in trace["phases"].items():
+                counted, seconds = (
+                    sum(value - before.get(key, 0.0) for key, value in after.items()
+                        if f"forward_seconds_{what}" in key and f'phase="{name}"' in key)
+                    for what in ("count", "sum")
+                )  # fmt: skip
+                mean = seen["timer_seconds"] / seen["forwards"]
+                phases[name] = {
+                    "forwards_in_trace": seen["forwards"],
+                    "forwards_counted": int(counted),
+                    "trace_mean_seconds": mean,
+                    "trace_first_to_last_kernel_mean_seconds": seen["span_seconds"] / seen["forwards"],
+                    "plugin_mean_seconds": seconds / counted if counted else None,
+                    "plugin_over_trace": seconds / counted / mean if counted else None,
+                    "device_activities_a_forward": seen["device_activities_a_forward"],
+                }
+            found[label] = phases
+    return found
+
+
+def _lines(lines: Sequence[str]) -> dict[str, float]:
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
+def main(waves: Path, receipts: Path, gpus: int) -> int:
     """Write the receipts and print the tables."""
     results = {p.parent.name: json.loads(p.read_text()) for p in sorted(waves.glob("*/result.json"))}
-    machine = results["profiles"]["machine"]
-    host = Host(name="h200-single", facts={"gpus": 1, **{k: machine[k] for k in ("gpu", "fields", "cpus")}})
+    machine = next(iter(results.values()))["machine"]
+    prefix = "h200" if gpus == 1 else f"h200x{gpus}"
+    host = Host(
+        name=host_name(gpus), facts={"gpus": gpus, **{k: machine[k] for k in ("gpu", "fields", "cpus")}}
+    )
     subject = {
         "model": "Llama-like, hidden 7168, 61 layers, dummy weights",
-        "tensor_parallel": 1,
+        "tensor_parallel": gpus,
         "by": "scripts/gpu/real_engine.py",
     }
     asked = {e["name"]: e["accept_length"] for r in results.values() for e in r["engines"]}
@@ -161,7 +232,7 @@ def main(waves: Path, receipts: Path) -> int:
             kind=kind, host=host, rehearsal=False, subject=subject, samples=samples, summary=summary,
             versions=machine["versions"],
         )  # fmt: skip
-        (receipts / f"h200-{kind}.json").write_text(
+        (receipts / f"{prefix}-{kind}.json").write_text(
             json.dumps(receipt.model_dump(mode="json"), indent=1) + "\n"
         )
 
@@ -189,8 +260,19 @@ def main(waves: Path, receipts: Path) -> int:
                     "pairs": len(ratios), "median_ratio": statistics.median(ratios),
                     "quartiles": [quarter[0], quarter[2]],
                 }  # fmt: skip
-    write("telemetry", [{"wave": w, "pairs": r.get("pairs", {})} for w, r in results.items()],
-          {"engines": engines, "speed_ratio_with_over_without": pairs})  # fmt: skip
+    write(
+        "telemetry",
+        [
+            {"wave": w, "pairs": r.get("pairs", {}), "toggled": r.get("toggled", {})}
+            for w, r in results.items()
+        ],
+        {
+            "engines": engines,
+            "speed_ratio_with_over_without": pairs,
+            "speed_ratio_switched_on_over_off": toggles(results),
+            "against_profiler_trace": traces(results),
+        },
+    )
     starts = [{"wave": w, **e} for w, r in results.items() for e in r["engines"]]
     write(
         "startup",
@@ -198,11 +280,8 @@ def main(waves: Path, receipts: Path) -> int:
         {"ready_seconds": {f"{s['wave']}: {s['name']}": s["ready_seconds"] for s in starts}},
     )
 
-    grouped: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    rounds = list(cells_of(waves))
-    for name, cell in rounds:
-        grouped.setdefault((name, cell["concurrency"]), []).append(cell)
-    table = {key: summarize(cells) for key, cells in grouped.items()}
+    rounds = list(cells_of(waves, paths=False))
+    table = table_of(rounds)
     loads = sorted({concurrency for _name, concurrency in table})
     curve = [break_even(table, load) for load in loads]
     profiles = [{"engine": name, "concurrency": load, **summary} for (name, load), summary in table.items()]
@@ -211,6 +290,12 @@ def main(waves: Path, receipts: Path) -> int:
         [{"engine": name, **cell} for name, cell in rounds],
         {"loads": curve, "profiles": profiles},
     )
+    compared = list(cells_of(waves, paths=True))
+    if compared:
+        rows = [{"engine": n, "concurrency": c, **s} for (n, c), s in table_of(compared).items()]
+        nccl = {name: result.get("best_nccl") for name, result in results.items() if name == PATHS}
+        write("paths", [{"engine": n, **cell} for n, cell in compared], {"engines": rows, "best_nccl": nccl})
+        profiles = [*profiles, *rows]
 
     for row in engines:
         gap = max((abs(p["difference_seconds"]) for p in row["phases"].values()), default=None)
@@ -226,4 +311,9 @@ def main(waves: Path, receipts: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("waves", type=Path)
+    parser.add_argument("receipts", type=Path)
+    parser.add_argument("--gpus", type=int, default=1)
+    given = parser.parse_args()
+    sys.exit(main(given.waves, given.receipts, given.gpus))

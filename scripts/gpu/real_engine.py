@@ -6,7 +6,7 @@ it) and free GPUs.
 
 What is started stands in waves.py. Step times are real, texts are not, so the accept length of EAGLE-3 is
 set by SGLang's own SGLANG_SIMULATE_ACC_LEN. Everything measured goes to OUT as files; nothing is judged here
-(scripts/gpu/conclude.py and conclude_pair.py do that).
+(scripts/gpu/conclude.py does that).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The sum against real measurements: every round of docs/receipts/h200-break-even.json.
+"""The sum against real measurements: every round of docs/receipts/h200*-break-even.json and h200x2-paths.json.
 
-They are of one H200 and the real SGLang, with accept lengths set by SGLANG_SIMULATE_ACC_LEN.
+They are of one H200, and of two without peer access, and the real SGLang, with accept lengths set by
+SGLANG_SIMULATE_ACC_LEN.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from deploy_kit.decision.evidence import Band, Cell, Method, Observation, stream
 from deploy_kit.receipts import read_receipt
 from deploy_kit.receipts.bench import CellRound
 
-FILE = Path(__file__).parents[3] / "docs" / "receipts" / "h200-break-even.json"
+RECEIPTS = Path(__file__).parents[3] / "docs" / "receipts"
+FILES = ("h200-break-even.json", "h200x2-break-even.json", "h200x2-paths.json")
 
 
 def rounds() -> list[CellRound]:
-    found = [CellRound.model_validate(sample) for sample in read_receipt(FILE).samples]
-    assert len(found) > 80
+    found = [
+        CellRound.model_validate(sample) for name in FILES for sample in read_receipt(RECEIPTS / name).samples
+    ]
+    assert len(found) > 130
     return found
 
 
