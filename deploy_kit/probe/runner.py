@@ -31,6 +31,7 @@ _WARMUP_REPLAYS = 3
 # Until something is measured: what a measurement takes, and how many come into the final rounds.
 _MEASURE_SECONDS = 0.4
 _FINALISTS = 8
+_FINAL_SHARE = 1 / 3
 _LEAST_FINAL_ROUNDS = 3
 _EAGER_TOO = 1.3  # eager calls are measured in the final rounds as well
 _GPU_PROCESS_BYTES = 600 * 1024**2
@@ -363,7 +364,7 @@ class Runner:
                 patience = 2.5 if step == "join" and record.candidate.path != "process-group" else 1.0
                 limit_seconds = self.settings.step_limit_seconds * patience
                 if patience > 1 and self._searching:
-                    limit_seconds = min(limit_seconds, max(10.0, self._remaining() - self._final_seconds()))
+                    limit_seconds = min(limit_seconds, max(10.0, self._remaining() - self._reserve()))
                 if told:
                     answers = group.answers(step, limit_seconds)
                 else:
@@ -469,9 +470,13 @@ class Runner:
         finalists = len(self._finalists()) if self.name_ratios else _FINALISTS
         return self.settings.final_rounds * max(1, finalists) * one
 
+    def _reserve(self) -> float:
+        """What is kept for the final rounds; of a small budget at most a third, then they are fewer."""
+        return min(self._final_seconds(), self.settings.budget_seconds * _FINAL_SHARE)
+
     def _room(self) -> int:
         """How many more candidates fit into the budget, their start and the final rounds taken off."""
-        left = self._remaining() - self._final_seconds() - self._start_seconds
+        left = self._remaining() - self._reserve() - self._start_seconds
         return max(0, int(left / max(self._candidate_seconds, 0.1)))
 
     def _is_short_of_time(self, measured_too: int) -> bool:
@@ -481,7 +486,7 @@ class Runner:
         if ANCHOR not in self.name_ratios and not any(record.is_ok for record in self.records.values()):
             return False  # without a first one there is nothing to report at all
         screening = measured_too * self.settings.screening_rounds * self._measure_seconds
-        return self._remaining() < self._final_seconds() + screening
+        return self._remaining() < self._reserve() + screening
 
     def _replays(self, stage: str) -> int:
         """How many replays make a measurement: as asked, fewer where a forward's all-reduces take long."""

@@ -1,0 +1,99 @@
+"""The search's budget, with a clock that only what is done moves: no process is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from deploy_kit.probe.candidates import Candidate, first_pass, useful_axes
+from deploy_kit.probe.runner import ProbeRun, Record, Runner, Settings
+
+
+class PlayedGroup:
+    """Ranks that are only told to join."""
+
+    def tell(self, _step: str) -> None: ...
+
+    def kill(self) -> list[int]:
+        return []
+
+
+class PlayedRunner(Runner):
+    """Every step costs what it is said to cost, and a latency follows from the candidate's name."""
+
+    def __init__(self, budget: float, *, start: float, step: float, measure: float) -> None:
+        self.now = 0.0
+        self.costs = (start, step, measure)
+        given = Settings(
+            hidden=64, tokens=(1, 64), count=122, ranks=2, backend="nccl", python="none",
+            budget_seconds=budget, together=24,
+        )  # fmt: skip
+        super().__init__(given, lambda _text: None)
+        self.started = 0.0
+
+    def _elapsed(self) -> float:
+        return self.now
+
+    def _started(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        self.now += self.costs[0]
+        self._start_seconds = self.costs[0]
+        for candidate in candidates:
+            self.records.setdefault(candidate.name, Record(candidate))
+            self.groups[candidate.name] = PlayedGroup()  # type: ignore[assignment]
+        return list(candidates)
+
+    def _step(self, record: Record, step: str, *, told: bool = False, **arguments: Any) -> bool:
+        self.now += 0.0 if told else self.costs[1]
+        return True
+
+    def _measure_once(self, name: str, stage: str, *, eager: bool) -> None:
+        self.now += self.costs[2] * (1.3 if eager else 1.0)
+        self._measure_seconds = self.costs[2]
+        for tokens in self.settings.tokens:
+            self.records[name].add(stage, tokens, [20.0 + (sum(map(ord, name)) % 100) / 10])
+
+
+def searched(monkeypatch: pytest.MonkeyPatch, played: PlayedRunner) -> ProbeRun:
+    monkeypatch.setattr("deploy_kit.probe.runner.time.monotonic", lambda: played.now)
+    monkeypatch.setattr(played.machine, "facts", dict)
+    axes = useful_axes({})
+    return played.search(first_pass(axes), axes)
+
+
+COSTS = st.floats(0.05, 2.0)
+
+
+@given(budget=st.floats(20, 200), start=st.floats(1, 12), step=COSTS, measure=COSTS)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_the_budget_is_kept_but_for_what_is_begun(
+    budget: float, start: float, step: float, measure: float
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        played = PlayedRunner(budget, start=start, step=step, measure=measure)
+        run = searched(monkeypatch, played)
+        finalists = sum("final" in record.samples for record in run.records.values())
+        # Begun when there was room: a wave's start, one candidate, a round of each, the fewest final rounds.
+        begun = start + 3 * step + 24 * measure + 3 * finalists * measure * 1.3
+        assert played.now <= budget + begun
+        assert run.records["nccl-default"].is_ok
+        left_out = [record for record in run.records.values() if record.outcome.status == "not-run"]
+        assert {record.candidate.name for record in left_out} <= set(run.left_out)
+        assert len(run.left_out) == len(set(run.left_out))
+
+
+def test_a_small_budget_measures_several_not_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = searched(monkeypatch, PlayedRunner(45, start=12, step=0.3, measure=0.3))
+    measured = [name for name, record in run.records.items() if record.samples]
+    assert len(measured) >= 8
+    assert run.left_out
+
+
+def test_with_room_for_all_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = searched(monkeypatch, PlayedRunner(3000, start=5, step=0.1, measure=0.1))
+    assert run.left_out == []
+    assert all(record.is_ok for record in run.records.values())
