@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from deploy_kit.metrics.reading import Engine, Histogram, read
 from deploy_kit.metrics.text import parse
+from deploy_kit.telemetry.instruments import FLUSH_SECONDS
 from deploy_kit.telemetry.plugin import TARGETS
 from deploy_kit.telemetry.status import explain_missing, read_status
 
@@ -47,6 +48,23 @@ def scrape(server: Server) -> Engine:
     return engine
 
 
+def settled(server: Server, accepted: float = 0.0) -> Engine:
+    """Scrape until so many accept lengths stand there and nothing comes after them: the plug-in writes what
+    it summed a few times a second, and a busy machine's thread may be late."""
+    deadline = time.monotonic() + 20
+    before, after = scrape(server), scrape(server)
+    while time.monotonic() < deadline:
+        time.sleep(2 * FLUSH_SECONDS)
+        before, after = after, scrape(server)
+        if count(after, "accept_length") >= accepted and counts(before) == counts(after):
+            break
+    return after
+
+
+def counts(engine: Engine) -> dict[str, float]:
+    return {name: histogram.count for name, histogram in engine.own.items()}
+
+
 def count(engine: Engine, name: str) -> float:
     histogram = engine.own.get(name)
     return histogram.count if histogram else 0.0
@@ -79,10 +97,10 @@ def test_every_hook_applied(server: Server, state: Path) -> None:
 
 
 def test_each_verify_is_counted_as_it_happens(server: Server, lengths: list[int]) -> None:
-    before = scrape(server)
+    before = settled(server)
     answer = server.generate(PROMPT, COUNT)
-    # The scrape follows at once: nothing waits for the end of a log interval.
-    after = scrape(server)
+    # Nothing waits for the end of a log interval.
+    after = settled(server, count(before, "accept_length") + len(lengths))
     assert answer["meta_info"]["spec_verify_ct"] == len(lengths)
     accept = added(after, before, "accept_length")
     assert accept.count == len(lengths)
@@ -97,11 +115,11 @@ def test_each_verify_is_counted_as_it_happens(server: Server, lengths: list[int]
 
 
 def test_forwards_and_cycles_fit_the_clock(server: Server, lengths: list[int]) -> None:
-    before = scrape(server)
+    before = settled(server)
     started = time.perf_counter()
     server.generate(PROMPT, COUNT)
     seconds = time.perf_counter() - started
-    after = scrape(server)
+    after = settled(server, count(before, "accept_length") + len(lengths))
     verifies = added(after, before, "verify")
     cycles = added(after, before, "cycle_seconds")
     assert verifies.count == len(lengths)
@@ -116,10 +134,10 @@ def test_forwards_and_cycles_fit_the_clock(server: Server, lengths: list[int]) -
 def test_a_busy_batch_is_counted_by_request(server: Server, lengths: list[int]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    before = scrape(server)
+    before = settled(server)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: server.generate(PROMPT, COUNT), range(4)))
-    after = scrape(server)
+    after = settled(server, count(before, "accept_length") + 4 * len(lengths))
     accept = added(after, before, "accept_length")
     assert accept.count == 4 * len(lengths)
     assert accept.mean == pytest.approx(sum(lengths) / len(lengths), rel=1e-9)
