@@ -98,8 +98,8 @@ class _Words(dict[str, str]):
 
 
 _OOM = re.compile(
-    r"Tried to allocate (?P<tried>[\d.]+ \w+)\. GPU (?P<gpu>\d+) has a total capac\w+ of (?P<total>[\d.]+ \w+)"
-    r" of which (?P<free>[\d.]+ \w+) is free"
+    r"Tried to allocate (?P<tried>[\d.]+ \w+)\. GPU (?P<gpu>\d+)\b"
+    r"(?: has a total capac\w+ of (?P<total>[\d.]+ \w+)(?: of which (?P<free>[\d.]+ \w+) is free)?)?"
 )
 
 
@@ -111,12 +111,9 @@ def _facts(match: re.Match[str], text: str) -> dict[str, int | float | str | boo
     }
     oom = _OOM.search(text)
     if oom is not None:
-        facts |= {
-            "gpu": int(oom["gpu"]),
-            "tried": oom["tried"],
-            "gpu_total": oom["total"],
-            "gpu_free": oom["free"],
-        }
+        # A paste may be cut after any of them.
+        facts |= {"gpu": int(oom["gpu"]), "tried": oom["tried"]}
+        facts |= {f"gpu_{name}": oom[name] for name in ("total", "free") if oom[name] is not None}
     port = re.search(r"port: (\d+)", text)
     if port is not None:
         facts["port"] = int(port.group(1))

@@ -15,7 +15,7 @@ Candidate = tuple[int, int, Finding, Failure | None, tuple[str, ...]]
 
 def find_causes(run: Run) -> list[Candidate]:
     """Every candidate as (priority, order, finding, failure, evidence): 0 a cause, 1 an unknown
-    exception, 2 a symptom of something elsewhere, 3 a handled exception."""
+    exception, 2 a symptom of something elsewhere, 3 a handled exception, -1 a GPU that is gone."""
     found: list[Candidate] = []
     definite = bool(run.deaths) or run.ended_code is not None
     for failure in run.failures:
@@ -43,7 +43,9 @@ def find_causes(run: Run) -> list[Candidate]:
             item[0] < 2 and key == "numa" for item in found
         ):
             weight = 0
-            if finding.id == "cuda-fault" or key in ("native", "nccl-timeout"):
+            if finding.id == "gpu-lost":
+                weight = -1  # a GPU that is gone fails every later call: the kernel knows it best
+            elif finding.id == "cuda-fault" or key in ("native", "nccl-timeout"):
                 weight = 2 if any(item[0] == 0 for item in found) else 0
             found.append((weight, order, finding, None, (text,)))
     if not any(item[0] < 2 for item in found):

@@ -20,14 +20,18 @@ TAIL_LINES = 48
 MOST_LINES_AFTER = 16
 # [TP3], TP3:, (rank 3): what people's own launchers write before a rank's words.
 _RANK = re.compile(r"[\[(]?(?:TP|DP|PP|EP|[Rr]ank)[ _:-]?(?P<rank>\d{1,4})(?: \w+\d+)*[\])]?:?\s+(?=\S)")
+# An exception's name ends in Error or Exception by custom; Hugging Face's and Triton's here do not.
 _RAISED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?:_\w+)?): (?P<message>\S.*)$", re.DOTALL
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*"
+    r"(?:[A-Za-z_]\w*(?:Error|Exception)(?:_\w+)?|OfflineModeIsEnabled|OutOfResources)): (?P<message>\S.*)$",
+    re.DOTALL,
 )
 # Whoever prints an exception and goes on says so.
 _HANDLED = re.compile(
     r"\b(?:ignor(?:ed|ing)|skipp(?:ed|ing)|fall(?:s|ing)?[ -]?back|retrying|trying again|continu(?:es|ing)"
     r"|harmless|non-?fatal|not fatal|deprecated|to silence|(?:will be|is) (?:used|disabled)"
-    r"|us(?:ed|ing) .{0,60}instead|optional|warning|this is expected)\b",
+    r"|us(?:ed|ing) .{0,60}instead|optional|warning|this is expected|using (?:the )?defaults?|defaulting to"
+    r"|will (?:not )?be (?:un)?available)\b|[,;(-] ?(?:using|skip|disabling)\b",
     re.IGNORECASE,
 )
 _ACCESS = re.compile(r'"(?:GET|POST|PUT|HEAD|OPTIONS|DELETE) \S+ HTTP/')

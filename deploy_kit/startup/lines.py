@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,6 +61,27 @@ class LineSplitter:
             self._cut = True
 
 
+_MARGIN = re.compile(rb"(?:> ?)+|[ \t]+")
+
+
+def margin_of(beginning: bytes) -> bytes:
+    """Given the beginning of a pasted log, return what stands before each of its lines: a quote's `> ` or
+    the indentation of a code block; nothing when a line is without it."""
+    margin: bytes | None = None
+    for line in beginning.split(b"\n"):
+        if not line.strip(b"> \t\r"):
+            continue
+        found = _MARGIN.match(line)
+        if found is None:
+            return b""
+        own = found.group()
+        if margin is None:
+            margin = own
+        while not own.startswith(margin):
+            margin = margin[:-1]
+    return margin or b""
+
+
 def _shorten(line: bytes) -> bytes:
     return line[:HEAD_BYTES] + _GAP + line[-TAIL_BYTES:]
 
@@ -104,6 +126,15 @@ _TAG = re.compile(
 _TP = re.compile(r"\bTP(\d+)")
 
 
+def _of_json_file(text: str) -> str:
+    """Docker's json-file driver: each line is an object, its text the value of "log"."""
+    try:
+        said = json.loads(text)["log"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text
+    return _ESCAPES.sub("", said).rstrip("\r\n") if isinstance(said, str) else text
+
+
 def parse_line(raw: bytes | str) -> Line:
     """Given a raw line, return its text, rank and time stamp; bad bytes are replaced, escapes removed."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
@@ -111,6 +142,8 @@ def parse_line(raw: bytes | str) -> Line:
         text = _ESCAPES.sub("", text)
     if "\0" in text:
         text = text.replace("\0", "")
+    if text.startswith('{"log":"'):
+        text = _of_json_file(text)
     stream = ""
     rank: int | None = None
     match = _TAG.match(text)

@@ -114,5 +114,7 @@ def _open(path: Path | None) -> Iterator[IO[bytes]]:
     try:
         with stream:
             yield stream
-    except IsADirectoryError as error:
+    except BrokenPipeError:
+        raise  # our own output's, not the log's
+    except OSError as error:
         raise file_error("cannot read the log", path, error) from error

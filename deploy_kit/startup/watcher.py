@@ -26,9 +26,12 @@ RING_LINES = 40
 
 
 class StartupWatcher:
-    """Feed it the log (`feed`), and what is known beside it (`note_*`); ask `explain` at any time."""
+    """Feed it the log (`feed`), and what is known beside it (`note_*`); ask `explain` at any time.
 
-    def __init__(self) -> None:
+    `margin` is what a paste has before each of its lines (`margin_of`)."""
+
+    def __init__(self, *, margin: bytes = b"") -> None:
+        self._margin = margin
         self._splitter = LineSplitter()
         self._blocks = BlockReader()
         self._journal = Journal()
@@ -87,7 +90,7 @@ class StartupWatcher:
         journal = self._journal
         journal.order += 1
         journal.silent_seconds = None
-        line = parse_line(raw)
+        line = parse_line(raw.removeprefix(self._margin))
         self._keep(line)
         run = journal.run
         if line.stamp is not None:

@@ -39,6 +39,8 @@ LAST = (
     ("setting cpunodebind: Operation not permitted", "numa-refused", None),
     ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /moonshotai/Kimi-K2.5/resolve/main/config.json", "hub-offline", None),
     ("numactl: setting membind: Invalid argument", "numa-refused", None),
+    ("huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/api/models/acme/target: offline mode is enabled.", "hub-offline", None),
+    ("triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 114688, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.", "kernel-resources", None),
 )  # fmt: skip
 
 
@@ -93,6 +95,10 @@ BENIGN = (
     "ConnectionError: HTTPSConnectionPool(host='huggingface.co'): Max retries exceeded; retrying in 5 s",
     "torch.cuda.OutOfMemoryError: CUDA out of memory while autotuning this tactic: skipped",
     "RuntimeError: NCCL error: unhandled system error (non-fatal)",
+    "ModuleNotFoundError: No module named 'flash_attn' - flash attention will not be available",
+    "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory (no NVML, skip)",
+    "FileNotFoundError: [Errno 2] No such file or directory: '/root/.cache/moe/E=384,N=256.json' (using default)",
+    "[2026-03-02 10:15:31 TP0] ImportError: cannot import name 'x' from 'y', using torch native",
     # A word, not a line.
     "Ignore import error when loading sglang.srt.models.foo: cannot import name 'Exception'",
     "an Exception of type RuntimeError: Not enough memory. would look like this",
