@@ -1,4 +1,4 @@
-"""The sum against real measurements: every round of h200*-break-even.json and h200x2-paths.json (docs/receipts).
+"""The sum against real measurements: every round of h200*-break-even.json and h200x2-paths.json.
 
 They are of one H200, and of two without peer access, and the real SGLang, with accept lengths set by
 SGLANG_SIMULATE_ACC_LEN.
