@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from deploy_kit.configs.refusal import ContradictionError
 from deploy_kit.configs.schema import Name, Strict
 
 STATE_FILE = "campaign.json"  # in the campaign's state folder
@@ -84,10 +85,19 @@ class LeverStep(Strict):
     @model_validator(mode="after")
     def _whole(self) -> LeverStep:
         if (self.probe == "plan") != (self.candidate is None):
-            raise ValueError("candidate: goes with probe = allreduce or fusion, and only with these")
+            raise ContradictionError(
+                "candidate",
+                "goes with probe = allreduce or fusion, and only with these",
+                found="nothing" if self.candidate is None else self.candidate,
+                allowed=f"no candidate with probe = {self.probe}"
+                if self.probe == "plan"
+                else "the probe's name for the lever",
+            )
         saving = self.claimed_cycle_saving_ms
         if saving is not None and (len(saving) != 2 or saving[0] > saving[1]):
-            raise ValueError("claimed_cycle_saving_ms: two numbers, [least, most]")
+            raise ContradictionError(
+                "claimed_cycle_saving_ms", "no range", found=saving, allowed="two numbers, [least, most]"
+            )
         return self
 
 
@@ -107,12 +117,21 @@ class Campaign(Strict):
         names = [step.name for step in self.lever]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"lever: each lever once, found {', '.join(twice)} again")
+            raise ContradictionError(
+                "lever", "each lever once", found=f"{', '.join(twice)} again", allowed="names that differ"
+            )
         both = sorted(set(names) & set(self.base.levers))
         if both:
-            raise ValueError(f"lever: {', '.join(both)} is in the base already")
+            raise ContradictionError(
+                "lever",
+                "in the base already",
+                found=", ".join(both),
+                allowed="levers that base.levers does not name",
+            )
         if COMBINED in names:
-            raise ValueError(f"lever: no lever may be called {COMBINED}")
+            raise ContradictionError(
+                "lever", f"no lever may be called {COMBINED}", found=COMBINED, allowed="any other name"
+            )
         return self
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,16 +96,33 @@ class Catalog:
 def load_file(kind: type[AnyFile], path: Path) -> AnyFile:
     """Read one TOML file and check it; errors name the file, the key, what was found and what is allowed."""
     word = kind.__name__.lower()
+    text = read_text(path, what=f"{word} file").removeprefix(
+        "\ufeff"
+    )  # what Windows editors begin a file with
     try:
-        table = tomllib.loads(read_text(path, what=f"{word} file"))
+        table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DeployKitError(
-            f"this {word} file is not TOML: {error}", file=path, exit_code=ExitCode.CONFIG
-        ) from error
+        raise _no_toml(word, path, text, error) from error
     try:
         return kind.model_validate(table)
     except ValidationError as error:
         raise _config_error(kind, path, error) from error
+
+
+def _no_toml(word: str, path: Path, text: str, error: Exception) -> DeployKitError:
+    place = re.search(r"at line (\d+), column \d+", str(error))
+    number = int(place[1]) if place else len(text.splitlines())
+    line = next(iter(text.splitlines()[number - 1 : number]), "")
+    key = re.match(r"\s*([A-Za-z0-9_.\"-]+)\s*=", line)
+    return DeployKitError(
+        f"this {word} file is not TOML: {error}",
+        file=path,
+        key=key[1] if key else f"line {number}",
+        found=repr(line[:120]) if line else "the end of the file",
+        allowed='KEY = VALUE on one line, each key once, text in quotes ("…"); [TABLE] on a line of its own',
+        remedy="correct the file; docs/configs.md lists every key",
+        exit_code=ExitCode.CONFIG,
+    )
 
 
 def _config_error(kind: type[Strict], path: Path, error: ValidationError) -> DeployKitError:

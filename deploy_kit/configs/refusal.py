@@ -28,6 +28,15 @@ _TYPES = {
 _UNION_MEMBERS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text"}
 
 
+class ContradictionError(ValueError):
+    """A broken rule that Pydantic's own limits do not tell: the key to correct in its table ("" for the
+    value itself), what is wrong, what was found, and what is allowed."""
+
+    def __init__(self, key: str, message: str, *, found: object, allowed: str) -> None:
+        super().__init__(f"{key}: {message}" if key else message)
+        self.key, self.message, self.found, self.allowed = key, message, found, allowed
+
+
 def first_refusal(
     kind: type[BaseModel], error: ValidationError
 ) -> tuple[str, str | None, object, object, int]:
@@ -49,10 +58,10 @@ def first_refusal(
         message, found = "missing key", "nothing"
         allowed = f"{_type_at(kind, location) or 'a value'}: this key has no default"
     elif type_ == "value_error":
-        # Ours, from a validator that looks at several keys: "key: what is wrong".
-        text = message.removeprefix("Value error, ")
-        named, _, rest = text.partition(": ")
-        key, message, found = (named if not key else f"{key}.{named}"), rest or text, None
+        ours = first.get("ctx", {}).get("error")
+        if isinstance(ours, ContradictionError):
+            key = ".".join(part for part in (key, ours.key) if part)
+            message, found, allowed = ours.message, ours.found, ours.allowed
     elif type_ in _TYPES and isinstance(found, str):
         found, allowed = f'"{found}" (text)', _allowed(kind, location, type_, {})
     elif allowed is None:

@@ -5,14 +5,39 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from deploy_kit.configs.refusal import ContradictionError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 # SM version as NVIDIA writes compute capability: "12.0" is SM120.
 Capability = Annotated[str, StringConstraints(pattern=r"^\d+\.\d$")]
+# The most that Linux can be built for (NR_CPUS).
+MOST_CPUS = 8192
+
+
+def _rising_ranges(cpus: str) -> str:
+    for part in cpus.split(","):
+        first, _, last = part.partition("-")
+        if not int(first) <= int(last or first) < MOST_CPUS:
+            raise ContradictionError(
+                "",
+                f"{part} is no range of CPUs",
+                found=cpus,
+                allowed=f"ranges that rise, of CPUs 0 to {MOST_CPUS - 1}",
+            )
+    return cpus
+
+
 # A set of CPUs as cpuset(7) writes it: "0-63,128-191".
-CpuSet = Annotated[str, StringConstraints(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")]
+CpuSet = Annotated[
+    str,
+    StringConstraints(pattern=r"^\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*$"),
+    AfterValidator(_rising_ranges),
+]
+# A pinned version: numbers first, so that versions can be compared.
+Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+[0-9A-Za-z.+-]*$", max_length=64)]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")]
 # SGLang flags without their dashes: true for a switch, a list for a flag of several values, else the value.
@@ -24,21 +49,21 @@ BYTES_PER_GB = 10**9
 
 
 class Strict(BaseModel):
-    """A table that refuses unknown keys, silent conversions and later changes."""
+    """A table that refuses unknown keys, silent conversions, numbers that are none, and later changes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Versions(Strict):
     """The versions a stack pins."""
 
-    python: str
-    sglang: str
-    torch: str
-    cuda: str | None = None
-    nccl: str | None = None
-    sglang_kernel: str | None = None
-    flashinfer: str | None = None
+    python: Version
+    sglang: Version
+    torch: Version
+    cuda: Version | None = None
+    nccl: Version | None = None
+    sglang_kernel: Version | None = None
+    flashinfer: Version | None = None
 
 
 class BaseImage(Strict):
@@ -162,20 +187,35 @@ class Host(Strict):
     def _consistent(self) -> Host:
         if self.accelerator == "cuda":
             if self.gpus < 1:
-                raise ValueError("gpus: a cuda host has at least 1 GPU")
+                raise ContradictionError(
+                    "gpus", "a cuda host has at least 1 GPU", found=self.gpus, allowed="at least 1"
+                )
             if self.capability is None:
-                raise ValueError('capability: a cuda host names its compute capability, for example "12.0"')
+                raise ContradictionError(
+                    "capability",
+                    "a cuda host names its compute capability",
+                    found="nothing",
+                    allowed='text such as "12.0"',
+                )
             _exactly_one(self, "gpu_memory_bytes", "gpu_memory_gib")
         elif self.gpus:
-            raise ValueError("gpus: a cpu host has 0 GPUs")
+            raise ContradictionError("gpus", "a cpu host has 0 GPUs", found=self.gpus, allowed="0")
         placed = [gpu for node in self.numa for gpu in node.gpus]
         if self.numa and sorted(placed) != list(range(self.gpus)):
-            raise ValueError(
-                f"numa: the nodes must hold each of the GPUs 0-{self.gpus - 1} once, found {placed}"
+            raise ContradictionError(
+                "numa",
+                "the nodes' gpus are not the host's",
+                found=f"gpus {placed}",
+                allowed=f"each of the GPUs 0 to {self.gpus - 1} once (gpus = {self.gpus})",
             )
         foreign = sorted(key for key in self.nccl if not key.startswith("NCCL_"))
         if foreign:
-            raise ValueError(f"nccl: only NCCL_* variables belong here, found {', '.join(foreign)}")
+            raise ContradictionError(
+                "nccl",
+                "only NCCL's variables belong here",
+                found=", ".join(foreign),
+                allowed="names that begin with NCCL_ (others: [environment])",
+            )
         return self
 
     @property
@@ -205,19 +245,38 @@ class Profile(Strict):
         needs_drafter = algorithm in ("EAGLE", "EAGLE3", "STANDALONE")
         if needs_drafter and self.drafter is None:
             # SGLang would load the target as its own draft and say nothing (sglang#36528).
-            raise ValueError(
-                f"drafter: {algorithm} needs one; without it SGLang loads the target as its own draft"
+            raise ContradictionError(
+                "drafter",
+                f"{algorithm} needs one; without it SGLang loads the target as its own draft",
+                found="nothing",
+                allowed="the name of one of the model's drafters",
             )
         if not needs_drafter and self.drafter is not None:
-            raise ValueError(f"drafter: {algorithm or 'a profile without speculation'} takes none")
+            raise ContradictionError(
+                "drafter",
+                f"{algorithm or 'a profile without speculation'} takes none",
+                found=self.drafter,
+                allowed="no drafter, or speculative_algorithm EAGLE, EAGLE3 or STANDALONE",
+            )
         if algorithm is None and (self.steps or self.topk or self.draft_tokens or self.adaptive):
-            raise ValueError(
-                "speculative_algorithm: missing, but steps, topk, draft_tokens or adaptive is set"
+            raise ContradictionError(
+                "speculative_algorithm",
+                "missing, but steps, topk, draft_tokens or adaptive is set",
+                found="nothing",
+                allowed="EAGLE, EAGLE3, NGRAM or STANDALONE; or none of those keys",
             )
         if algorithm is not None and self.draft_tokens is None:
-            raise ValueError(f"draft_tokens: {algorithm} needs it")
+            raise ContradictionError(
+                "draft_tokens", f"{algorithm} needs it", found="nothing", allowed="a whole number, at least 2"
+            )
         if needs_drafter and (self.steps is None or self.topk is None):
-            raise ValueError(f"steps, topk: {algorithm} needs both")
+            missing = [key for key in ("steps", "topk") if getattr(self, key) is None]
+            raise ContradictionError(
+                "steps, topk",
+                f"{algorithm} needs both",
+                found=f"no {' and no '.join(missing)}",
+                allowed="a whole number, at least 1, for each",
+            )
         if (
             needs_drafter
             and self.topk == 1
@@ -225,11 +284,19 @@ class Profile(Strict):
             and self.draft_tokens != self.steps + 1
         ):
             # SGLang silently corrects this; a plan must say what runs.
-            raise ValueError(
-                f"draft_tokens: with topk 1 it is steps + 1 = {self.steps + 1}, found {self.draft_tokens}"
+            raise ContradictionError(
+                "draft_tokens",
+                f"with topk 1 it is steps + 1 = {self.steps + 1}",
+                found=self.draft_tokens,
+                allowed=str(self.steps + 1),
             )
         if self.adaptive and not (algorithm in ("EAGLE", "EAGLE3") and self.topk == 1):
-            raise ValueError("adaptive: works with EAGLE or EAGLE3 and topk 1 only")
+            raise ContradictionError(
+                "adaptive",
+                "works with EAGLE or EAGLE3 and topk 1 only",
+                found=f"adaptive with {algorithm}, topk {self.topk}",
+                allowed="false; or EAGLE or EAGLE3 with topk = 1",
+            )
         return self
 
 
@@ -269,4 +336,9 @@ def _exactly_one(table: BaseModel, first: str, second: str) -> None:
     given = [key for key in (first, second) if getattr(table, key) is not None]
     if len(given) != 1:
         problem = "both are given, in two units" if given else "neither is given"
-        raise ValueError(f"{first} or {second}: exactly one of them; {problem}")
+        raise ContradictionError(
+            f"{first} or {second}",
+            problem,
+            found=" and ".join(given) or "nothing",
+            allowed="exactly one of them",
+        )

@@ -164,6 +164,7 @@ BIG = (CONFIGS / "hosts/rtx-pro-6000-x8.toml").read_text()
 CUDA_OR_CPU = "'cuda' or 'cpu'"
 KIMI = (CONFIGS / "models/kimi-k2.5.toml").read_text()
 EAGLE = (CONFIGS / "profiles/eagle3.toml").read_text()
+STACK = (CONFIGS / "stacks/current.toml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -208,6 +209,38 @@ def test_a_wrong_value_says_what_is_allowed(
         assert "adaptive" in (error.allowed or "")
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "old", "new", "key", "found", "allowed"),
+    [
+        (Profile, EAGLE, "draft_tokens = 4", "draft_tokens = 9", "draft_tokens", "9", "4"),
+        (Profile, EAGLE, "steps = 3\n", "", "steps, topk", "no steps", "at least 1"),
+        (Profile, EAGLE, 'drafter = "eagle3"\n', "", "drafter", "nothing", "drafters"),
+        (Profile, EAGLE, 'name = "eagle3"', 'name = "eagle3"\nname = "x"', "name", 'name = "x"', "each key"),
+        (Profile, EAGLE, "topk = 1", "topk 1", "line 6", "'topk 1'", "KEY = VALUE"),
+        (Host, BIG, "gpus = [0, 1, 2, 3]", "gpus = [0, 1, 2, 4]", "numa", "2, 4, 4, 5", "0 to 7 once"),
+        (Host, BIG, 'cpus = "0-63,128-191"', 'cpus = "63-0"', "numa.0.cpus", "63-0", "rise"),
+        (Host, BIG, 'cpus = "0-63,128-191"', 'cpus = "0-9000"', "numa.0.cpus", "0-9000", "0 to 8191"),
+        (Host, BIG, "gpu_memory_gib = 96.0\n", "", "gpu_memory_bytes or gpu_memory_gib", "nothing", "one of"),
+        (Model, KIMI, "weights_gb = 550.0", "weights_gb = inf", "weights_gb", "inf (float)", "finite"),
+        (Stack, STACK, 'sglang = "0.5.23"', 'sglang = "latest"', "versions.sglang", "latest", "text that"),
+    ],
+)  # fmt: skip
+def test_a_contradiction_says_what_was_found_and_what_is_allowed(
+    tmp_path: Path, kind: type, text: str, old: str, new: str, key: str, found: str, allowed: str
+) -> None:
+    assert old in text
+    error = refusal(tmp_path / "x.toml", kind, text.replace(old, new, 1))
+    assert error.key == key
+    assert found in (error.found or "")
+    assert allowed in (error.allowed or "")
+    assert error.remedy
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_bytes(b"\xef\xbb\xbf" + EAGLE.replace("\n", "\r\n").encode())
+    assert load_file(Profile, tmp_path / "p.toml").steps == 3
+
+
 def test_a_flag_of_several_types_is_one_problem(tmp_path: Path) -> None:
     text = 'name = "x"\ndescription = "x"\n[flags]\ncontext-length = { a = 1 }\n'
     error = refusal(tmp_path / "x.toml", Profile, text)
@@ -237,5 +270,5 @@ def test_every_refusal_of_a_single_value_carries_what_is_allowed(
     try:
         load_file(Host, tmp_path / "x.toml")
     except DeployKitError as error:
-        if error.found is not None:  # else a rule over several keys, which says it in its own words
-            assert error.allowed
+        assert error.found
+        assert error.allowed
