@@ -36,13 +36,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 TOKENS = 1200  # long answers: a prefill and a request's overhead in HTTP must not be what is compared
 TARGET_RATIO = 0.99
+WINDOW_SECONDS, SETTLE_SECONDS = 0.5, 0.06  # of `toggled`: a window, and what the switch takes to be seen
 MODELS = "/opt/rehearsal/models"  # in the rehearsal image
 ENGINE_ARGV = (
     "--device", "cpu", "--attention-backend", "intel_amx", "--sleep-on-idle", "--disable-cuda-graph",
@@ -179,6 +182,24 @@ class Server:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return int(json.load(answer)["meta_info"]["completion_tokens"])
 
+    def stream(self, tokens: int) -> Iterator[tuple[float, int]]:
+        """Yield (when, tokens so far) for each piece of one streamed answer."""
+        body = {
+            "text": "Ada builds",
+            "stream": True,
+            "sampling_params": {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True},
+        }
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/generate",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    now = time.perf_counter()
+                    yield now, int(json.loads(line[6:])["meta_info"]["completion_tokens"])
+
     def metrics(self) -> str:
         """Return the metrics text."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
@@ -268,9 +289,14 @@ def measuring_environment(folder: Path, switch: Path) -> dict[str, str]:
 
 
 def toggled(model: str, drafter: str, blocks: int, concurrency: int, record: Path | None) -> dict[str, Any]:
-    """Return each block's two ratios of one server whose plug-in is switched off and on: what two starts of a
-    server differ by is not in it; the call of a hook that returns at once is in both."""
-    measured: list[dict[str, float]] = []
+    """Switch one server's plug-in off and on every half second while it generates; return each pair of
+    neighbouring windows' ratio of tokens/s.
+
+    What two starts differ by is not in it, nor what the machine does over seconds; the call of a hook that
+    returns at once is in both.
+    """
+    pairs: list[float] = []
+    totals = {True: [0.0, 0.0], False: [0.0, 0.0]}
     with tempfile.TemporaryDirectory() as folder:
         switch = Path(folder) / "off"
         server = Server(model, drafter, telemetry=True, folder=Path(folder), switch=switch)
@@ -279,33 +305,80 @@ def toggled(model: str, drafter: str, blocks: int, concurrency: int, record: Pat
             server.measure(concurrency)
             counted = verifies(server)
             switch.touch()
-            time.sleep(0.2)
+            time.sleep(0.3)
             server.measure(concurrency, 60)
+            time.sleep(0.3)
             if verifies(server) != counted or not counted:
                 raise SystemExit("the switch does not switch the plug-in off: nothing was compared")
             for block in range(blocks):
-                first = bool(block % 2)
-                spent = {True: Spent(0, 0.0, 0.0), False: Spent(0, 0.0, 0.0)}
-                load = os.getloadavg()[0]
-                for on in (first, not first, not first, first):
-                    switch.unlink(missing_ok=True) if on else switch.touch()
-                    time.sleep(0.2)
-                    spent[on] += server.measure(concurrency, TOKENS // 2)
-                result = ratios(spent[True], spent[False], load)
+                windows = switched_run(server, switch, concurrency, on=block % 2 == 0)
+                for on, tokens, seconds in windows:
+                    totals[on][0] += tokens
+                    totals[on][1] += seconds
+                found = neighbours(windows)
+                pairs += found
+                result = {"pairs": len(found), "median": round(statistics.median(found), 4)}
                 print(f"block {block + 1} of {blocks}: {result}", file=sys.stderr, flush=True)
-                measured.append(result)
                 if record:
                     with record.open("a") as lines:
-                        lines.write(json.dumps({"toggled": True, **result}) + "\n")
+                        lines.write(json.dumps({"toggled": [round(one, 4) for one in found]}) + "\n")
         finally:
             server.stop()
     return {
-        "blocks": measured,
-        "throughput": summary([one["throughput_ratio"] for one in measured]),
-        "cpu": summary([one["cpu_ratio"] for one in measured]),
+        "throughput": summary(pairs),
+        "on_tokens_per_second": round(totals[True][0] / totals[True][1], 2),
+        "off_tokens_per_second": round(totals[False][0] / totals[False][1], 2),
         "concurrency": concurrency,
-        "tokens_a_request": TOKENS // 2,
+        "window_seconds": WINDOW_SECONDS,
     }
+
+
+def switched_run(
+    server: Server, switch: Path, concurrency: int, *, on: bool
+) -> list[tuple[bool, float, float]]:
+    """Stream `concurrency` long answers while the switch flips, `on` first; return (on, tokens, seconds) of the
+    windows in which all of them were under way."""
+    arrivals: list[tuple[float, int]] = []
+    spans: list[tuple[float, float]] = []
+
+    def one(_number: int) -> None:
+        first, last, before = 0.0, 0.0, 0
+        for now, tokens in server.stream(TOKENS):
+            first, last = first or now, now
+            arrivals.append((now, tokens - before))
+            before = tokens
+        spans.append((first, last))
+
+    flips: list[tuple[float, bool]] = []
+    with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
+        running = [pool.submit(one, number) for number in range(concurrency)]
+        while not all(job.done() for job in running):
+            switch.unlink(missing_ok=True) if on else switch.touch()
+            flips.append((time.perf_counter(), on))
+            on = not on
+            time.sleep(WINDOW_SECONDS)
+        for job in running:
+            job.result()
+    switch.unlink(missing_ok=True)
+    begin, end = max(first for first, _last in spans), min(last for _first, last in spans)
+    windows = []
+    for (flipped, state), (following, _state) in pairwise(flips):
+        start = flipped + SETTLE_SECONDS
+        if start < begin or following > end:
+            continue
+        inside = [tokens for at, tokens in arrivals if start <= at < following]
+        windows.append((state, float(sum(inside)), following - start))
+    return windows
+
+
+def neighbours(windows: list[tuple[bool, float, float]]) -> list[float]:
+    """Given windows in order, on and off in turns, return on's tokens/s over off's of each pair."""
+    ratios = []
+    for one, other in zip(windows[::2], windows[1::2], strict=False):
+        on, off = (one, other) if one[0] else (other, one)
+        if on[0] and not off[0] and on[1] and off[1]:
+            ratios.append((on[1] / on[2]) / (off[1] / off[2]))
+    return ratios
 
 
 def share(model: str, drafter: str, blocks: int, concurrency: int) -> dict[str, Any]:
