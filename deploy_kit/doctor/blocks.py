@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from deploy_kit.pasted import unquoted
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]")
 _COMMENT_OR_PROMPT = re.compile(r"[#$]\s+(?P<title>\S.*)$")  # # dmesg, $ dmesg
@@ -111,7 +113,7 @@ def _clean_lines(text: str) -> list[str]:
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _CONTROLS.sub("", text.replace("\u00a0", " "))
-    lines = text.split("\n")
+    lines = unquoted(text).split("\n")
     return [line[:_MAX_LINE] for line in lines] if max(map(len, lines)) > _MAX_LINE else lines
 
 

@@ -13,6 +13,7 @@ from deploy_kit.drafter.listing import header_rows, is_header, rows_in
 from deploy_kit.drafter.map_text import agreement, map_ends, map_of_section, printed_map
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
+from deploy_kit.pasted import plain
 
 PASTE_LIMIT_BYTES = 8 * 2**20
 # Longer texts are not tried as a Python dict.
@@ -20,7 +21,6 @@ _LITERAL_LIMIT = 2**18
 _TITLE = re.compile(r"^\s*(?:-{3,}|={3,}|#{1,4})\s+(\S.*?)\s*[-=#]*$")
 _METRIC_COMMENT = re.compile(r"^\s*#\s+(?:TYPE|HELP)\s")
 _FENCE = re.compile(r"^\s*```")
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _ELLIPSIS = re.compile(r"\.\.\.|…|\[truncated\]|\(\d+ more\b")
 _PARTIAL_TITLE = re.compile(
     r"used fields|excerpt|shortened|partial|some fields|truncated|first \d+|head -", re.IGNORECASE
@@ -55,7 +55,7 @@ def parse_paste(text: str, *, source: str = "pasted description") -> Description
 
     Raises `DeployKitError` when neither a draft config nor a listing of weights is in it.
     """
-    text = _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = plain(text.replace("\r\n", "\n").replace("\r", "\n"))
     known = Description(source=source)
     remarks: list[str] = []
     sections = split_sections(text)

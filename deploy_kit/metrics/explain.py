@@ -17,6 +17,7 @@ from deploy_kit.metrics.reading import (
 )
 from deploy_kit.metrics.sections import split_sections
 from deploy_kit.metrics.text import parse
+from deploy_kit.pasted import plain
 
 Verdict = Literal["ok", "partial", "no-data"]
 TIMER_REMEDY = (
@@ -60,7 +61,7 @@ class Explanation:
 
 def explain(text: str) -> Explanation:
     """Given the text of one scrape, or of several under `--- title` lines, return what it says."""
-    parts = split_sections(text)
+    parts = split_sections(plain(text))
     readings = [(title, read(parse(part))) for title, part in parts]
     explained = [_explain_one(title, reading) for title, reading in readings]
     return explained[0] if len(explained) == 1 else _join(readings, explained)

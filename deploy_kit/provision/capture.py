@@ -31,7 +31,7 @@ def write_reader(path: Path) -> Path:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "__main__.py", _MAIN)
-        for name in ("__init__.py", "errors.py", "exit_codes.py", "patterns.py"):
+        for name in ("__init__.py", "errors.py", "exit_codes.py", "pasted.py", "patterns.py"):
             _add(archive, f"deploy_kit/{name}", (package / name).read_text())
         for file in sorted((package / "doctor").rglob("*.py")):
             _add(archive, f"deploy_kit/{file.relative_to(package)}", file.read_text())
