@@ -331,7 +331,8 @@ def _good_cause(reading: Reading) -> str:
             f"replicated series: of {engine.replicas} tensor-parallel ranks only tp_rank 0 is read,"
             " ranks are not summed"
         )
-    if engine.per_part:
+    # Counters have parts of other kinds: streaming requests and the others.
+    if any("dp_rank=" in part for parts in engine.per_part.values() for part in parts):
         return "data-parallel ranks: load is summed over them, nothing else"
     return "single reporting rank: all that is there was read"
 

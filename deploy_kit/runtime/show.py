@@ -32,6 +32,7 @@ def view_of_state(state: EngineState, now_seconds: float) -> View:
         expected_phase_seconds=_numbers(details.get("expected_phase_seconds")),
         expected_from=details.get("expected_from"),
         stalled_checks=tuple(details.get("stalled_checks") or ()),
+        over=not running,
     )
 
 

@@ -29,20 +29,26 @@ class View:
     expected_phase_seconds: Mapping[str, float] = field(default_factory=dict)
     expected_from: str | None = None
     stalled_checks: tuple[str, ...] = ()
+    over: bool = False  # ready or ended: nothing is waited for
 
 
-def elapsed_text(elapsed_seconds: float, expected_seconds: float | None, expected_from: str | None) -> str:
+def elapsed_text(
+    elapsed_seconds: float, expected_seconds: float | None, expected_from: str | None, *, over: bool = False
+) -> str:
     """Return the time since the start beside the expected one.
 
     >>> elapsed_text(31.4, 62.0, "about 62 s expected (2 earlier starts of this plan)")
     '31 s since the start; about 62 s expected (2 earlier starts of this plan), 31 s left'
     """
-    words = f"{elapsed_seconds:.0f} s since the start"
+    words = f"it took {elapsed_seconds:.0f} s" if over else f"{elapsed_seconds:.0f} s since the start"
     if expected_seconds is None:
+        return words
+    words = f"{words}; {expected_from or f'about {expected_seconds:.0f} s expected'}"
+    if over:
         return words
     left = expected_seconds - elapsed_seconds
     late = f"{left:.0f} s left" if left >= 0 else f"{-left:.0f} s over it"
-    return f"{words}; {expected_from or f'about {expected_seconds:.0f} s expected'}, {late}"
+    return f"{words}, {late}"
 
 
 def render(view: View) -> RenderableType:
@@ -64,9 +70,8 @@ def render(view: View) -> RenderableType:
     if view.text:
         parts.append(Text(view.text))
     parts.extend(Text(f"  {check}", style="yellow") for check in view.stalled_checks)
-    parts.append(
-        Text(elapsed_text(view.elapsed_seconds, view.expected_seconds, view.expected_from), style="dim")
-    )
+    times = elapsed_text(view.elapsed_seconds, view.expected_seconds, view.expected_from, over=view.over)
+    parts.append(Text(times, style="dim"))
     return Group(*parts)
 
 

@@ -74,6 +74,17 @@ def test_missing_prefix_is_read_and_said() -> None:
     assert "prefix missing" in answer.cause
 
 
+def test_streaming_and_other_requests_are_no_data_parallel_ranks() -> None:
+    answer = explain(
+        'sglang:num_running_reqs{model_name="m",tp_rank="0"} 1.0\n'
+        'sglang:num_requests_total{is_streaming="false",model_name="m"} 2.0\n'
+        'sglang:num_requests_total{is_streaming="true",model_name="m"} 5.0\n'
+    )
+    assert answer.facts["requests"] == 7
+    assert answer.verdict == "ok"
+    assert "data-parallel" not in answer.cause
+
+
 def test_data_parallel_ranks_add_up_load_only() -> None:
     lines = "".join(
         f'sglang:{name}{{model_name="m",dp_rank="{rank}",tp_rank="{rank * 2 + copy}"}} {value}\n'

@@ -98,3 +98,5 @@ def test_the_display_shows_elapsed_and_expected() -> None:
         assert words in text
     assert elapsed_text(20.0, 10.0, None).endswith("10 s over it")
     assert elapsed_text(20.0, None, None) == "20 s since the start"
+    # Of a start that is over nothing is left.
+    assert elapsed_text(17.0, 24.0, None, over=True) == "it took 17 s; about 24 s expected"
