@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
@@ -347,6 +348,8 @@ def _why_nothing(reading: Reading) -> tuple[str, str | None]:
             "empty: the server exports nothing (metrics off, or nothing has been measured since the start)",
             "start the engine with --enable-metrics; if it is on, send one request and scrape again",
         )
+    if re.match(r"\[\d{4}-\d\d-\d\d[ T]", start):
+        return "an engine's log instead of metrics", "`deploy-kit startup explain` reads it"
     if start.startswith(("{", "[")):
         if any(word in lowered for word in ("unauthorized", "api key", "401", "forbidden")):
             return (

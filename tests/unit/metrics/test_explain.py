@@ -74,6 +74,12 @@ def test_missing_prefix_is_read_and_said() -> None:
     assert "prefix missing" in answer.cause
 
 
+def test_a_log_is_no_scrape() -> None:
+    answer = explain("[2026-11-03 10:15:05 TP0] Load weight begin. avail mem=93.80 GB\n")
+    assert (answer.verdict, answer.cause) == ("no-data", "an engine's log instead of metrics")
+    assert explain('[{"error": "Not Found"}]\n').cause.startswith("JSON")
+
+
 def test_streaming_and_other_requests_are_no_data_parallel_ranks() -> None:
     answer = explain(
         'sglang:num_running_reqs{model_name="m",tp_rank="0"} 1.0\n'
