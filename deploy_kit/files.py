@@ -82,7 +82,9 @@ def file_error(doing: str, path: Path, error: OSError) -> DeployKitError:
         return DeployKitError(
             f"{doing} {path}: {error.strerror}",
             file=path,
-            remedy="use a folder you may write to, or run as a user who may",
+            remedy="let this user read it, or run as a user who may"
+            if doing.startswith("cannot read")
+            else "use a folder you may write to, or run as a user who may",
             exit_code=ExitCode.PERMISSION,
         )
     return DeployKitError(f"{doing} {path}: {error.strerror or error}", file=path, exit_code=ExitCode.INPUT)
