@@ -71,7 +71,7 @@ def test_plan_json_is_the_plan() -> None:
 
 # What may import what: a package may import those before it, never those after it.
 LAYERS = (
-    ("errors", "exit_codes", "files", "output", "patterns"),
+    ("errors", "exit_codes", "files", "output", "pasted", "patterns"),
     ("configs", "receipts"),
     ("stacks",),
     ("plan",),
