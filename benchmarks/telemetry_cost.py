@@ -303,6 +303,7 @@ def toggled(model: str, drafter: str, blocks: int, concurrency: int, record: Pat
         try:
             server.wait()
             server.measure(concurrency)
+            time.sleep(0.5)  # a page is a little behind
             counted = verifies(server)
             switch.touch()
             time.sleep(0.3)
@@ -336,8 +337,8 @@ def toggled(model: str, drafter: str, blocks: int, concurrency: int, record: Pat
 def switched_run(
     server: Server, switch: Path, concurrency: int, *, on: bool
 ) -> list[tuple[bool, float, float]]:
-    """Stream `concurrency` long answers while the switch flips, `on` first; return (on, tokens, seconds) of the
-    windows in which all of them were under way."""
+    """Stream `concurrency` long answers while the switch flips, `on` first; return (on, tokens, seconds) of
+    the windows in which all of them were under way."""
     arrivals: list[tuple[float, int]] = []
     spans: list[tuple[float, float]] = []
 
