@@ -26,6 +26,19 @@ from typing import Any
 LOOK_SECONDS = 0.02
 
 
+def environment(folder: Path, **variables: Path) -> dict[str, str]:
+    """Return what makes an engine load this plug-in: an entry point in a folder on its path; and `variables`."""
+    info = folder / "measuring" / "deploy_kit_measuring-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deploy-kit-measuring\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(
+        "[sglang.srt.plugins]\ndeploy_kit_measuring = measuring_plugin:register\n"
+    )
+    path = [str(info.parent), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
+    found = {"PYTHONPATH": os.pathsep.join(part for part in path if part)}
+    return found | {name: str(value) for name, value in variables.items()}
+
+
 class _Switch:
     """Whether telemetry is off right now."""
 

@@ -43,6 +43,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import measuring_plugin
+
 TOKENS = 1200  # long answers: a prefill and a request's overhead in HTTP must not be what is compared
 TARGET_RATIO = 0.99
 WINDOW_SECONDS, SETTLE_SECONDS = 0.5, 0.06  # of `toggled`: a window, and what the switch takes to be seen
@@ -143,7 +145,7 @@ class Server:
         self.log = folder / f"server-{'on' if telemetry else 'off'}.log"
         environment = {**os.environ, **ENGINE_ENVIRONMENT, "SGLANG_PLUGINS": plugins}
         if switch is not None:
-            environment |= measuring_environment(folder, switch)
+            environment |= measuring_plugin.environment(folder, KIT_TELEMETRY_SWITCH=switch)
             environment["SGLANG_PLUGINS"] += ",deploy_kit_measuring"
         if times is not None:
             environment["KIT_HOOK_TIMES"] = str(times)
@@ -168,33 +170,27 @@ class Server:
                 time.sleep(0.5)
         raise SystemExit(f"a server did not start; its log ends:\n{self.log.read_text()[-2000:]}")
 
-    def generate(self, tokens: int) -> int:
-        """Return the number of tokens that one request gave."""
+    def request(self, tokens: int, *, stream: bool = False) -> urllib.request.Request:
+        """Return the request for an answer of so many tokens."""
         body = {
             "text": "Ada builds",
+            "stream": stream,
             "sampling_params": {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True},
         }
-        request = urllib.request.Request(
+        return urllib.request.Request(
             f"http://127.0.0.1:{self.port}/generate",
             json.dumps(body).encode(),
             {"content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=300) as answer:
+
+    def generate(self, tokens: int) -> int:
+        """Return the number of tokens that one request gave."""
+        with urllib.request.urlopen(self.request(tokens), timeout=300) as answer:
             return int(json.load(answer)["meta_info"]["completion_tokens"])
 
     def stream(self, tokens: int) -> Iterator[tuple[float, int]]:
         """Yield (when, tokens so far) for each piece of one streamed answer."""
-        body = {
-            "text": "Ada builds",
-            "stream": True,
-            "sampling_params": {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True},
-        }
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/generate",
-            json.dumps(body).encode(),
-            {"content-type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=300) as answer:
+        with urllib.request.urlopen(self.request(tokens, stream=True), timeout=300) as answer:
             for line in answer:
                 if line.startswith(b"data: {"):
                     now = time.perf_counter()
@@ -270,21 +266,6 @@ def paired(model: str, drafter: str, blocks: int, concurrency: int, record: Path
         "cpu": summary([one["cpu_ratio"] for one in measured]),
         "concurrency": concurrency,
         "tokens_a_request": TOKENS,
-    }
-
-
-def measuring_environment(folder: Path, switch: Path) -> dict[str, str]:
-    """Return what makes an engine load measuring_plugin.py: an entry point in a folder on its path."""
-    info = folder / "measuring" / "deploy_kit_measuring-0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deploy-kit-measuring\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\ndeploy_kit_measuring = measuring_plugin:register\n"
-    )
-    path = [str(info.parent), str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH", "")]
-    return {
-        "PYTHONPATH": os.pathsep.join(part for part in path if part),
-        "KIT_TELEMETRY_SWITCH": str(switch),
     }
 
 

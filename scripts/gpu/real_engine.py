@@ -42,6 +42,9 @@ from waves import (
     make_models,
 )
 
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import measuring_plugin
+
 PAIRS = 10
 EXPORTER_APART = 50
 
@@ -106,19 +109,10 @@ def start(server: Server, host: Path, work: Path, out: Path, configs: Path) -> R
 
 
 def measuring_environment(server: Server, work: Path) -> dict[str, str]:
-    """Return what makes an engine load benchmarks/measuring_plugin.py: an entry point on its path."""
-    info = work / "measuring" / "deploy_kit_measuring-0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deploy-kit-measuring\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\ndeploy_kit_measuring = measuring_plugin:register\n"
+    """Return what makes an engine load benchmarks/measuring_plugin.py, and the files it looks at."""
+    return measuring_plugin.environment(
+        work, KIT_TELEMETRY_SWITCH=switch_of(server, work), KIT_TRACE_MARKS=marks_of(server, work)
     )
-    path = [str(info.parent), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
-    return {
-        "PYTHONPATH": os.pathsep.join(part for part in path if part),
-        "KIT_TELEMETRY_SWITCH": str(switch_of(server, work)),
-        "KIT_TRACE_MARKS": str(marks_of(server, work)),
-    }
 
 
 def marks_of(server: Server, work: Path) -> Path:
