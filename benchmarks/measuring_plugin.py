@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.02
 
 
 def environment(folder: Path, **variables: Path) -> dict[str, str]:
-    """Return what makes an engine load this plug-in: an entry point in a folder on its path; and `variables`."""
+    """Return what makes an engine load this plug-in: an entry point on its path, and `variables`."""
     info = folder / "measuring" / "deploy_kit_measuring-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deploy-kit-measuring\nVersion: 0\n")
