@@ -156,6 +156,7 @@ class Runner:
         self.ratios: dict[Point, dict[int, float]] = {}
         self.name_ratios: dict[str, dict[int, float]] = {}
         self._searching = False  # only a search has a budget
+        self._held_against: str | None = None
         # What things took last, for the budget.
         self._start_seconds = 0.0
         self._candidate_seconds = 0.0
@@ -220,7 +221,8 @@ class Runner:
             started = self._started(wave)
             self._start_seconds = time.monotonic() - began
             names = [candidate.name for candidate in self._prepared(started)]
-            measured = [*([ANCHOR] if ANCHOR in self.groups and ANCHOR not in names else []), *names]
+            reference = self._reference()
+            measured = [*([reference] if reference is not None and reference not in names else []), *names]
             stage = f"screen-{sum(name.startswith('screen-') for name in self._stages()) + 1}"
             self._rounds(measured, stage, self.settings.screening_rounds)
             self._note_ratios(measured, stage)
@@ -395,23 +397,39 @@ class Runner:
     # --- choosing ----------------------------------------------------------------------------------------
 
     def _note_ratios(self, names: Sequence[str], stage: str) -> None:
-        anchor = self.records.get(ANCHOR)
+        reference = self._reference()
         for name in names:
             record = self.records[name]
-            if anchor is None or not record.is_ok:
+            if reference is None or not record.is_ok:
                 continue
             ratios = {}
             for tokens in self.settings.tokens:
-                mine, theirs = record.rounds(tokens, stage), anchor.rounds(tokens, stage)
+                mine, theirs = record.rounds(tokens, stage), self.records[reference].rounds(tokens, stage)
                 if mine and theirs:
                     ratios[tokens] = _middle(mine) / _middle(theirs)
             self.name_ratios[name] = ratios
             if record.candidate.is_nccl and record.candidate.point is not None:
                 self.ratios[record.candidate.point] = ratios
 
+    def _reference(self) -> str | None:
+        """What the rounds of a search are held against: NCCL's default; where that is not correct, or has
+        failed, another one for as long as it lives, NCCL's before others."""
+        if ANCHOR in self.groups:
+            self._held_against = ANCHOR
+        elif self._held_against not in self.groups:
+            self._held_against = next(
+                iter(sorted(self.groups, key=lambda name: not self.records[name].candidate.is_nccl)), None
+            )
+        return self._held_against
+
     def _finalists(self) -> list[str]:
         """The anchor, today's setting, the story's, and the two fastest of each size; alive ones only."""
-        wanted = [ANCHOR, "host-file", "story-2ch-128k"]
+        wanted = [
+            ANCHOR,
+            "host-file",
+            "story-2ch-128k",
+            *([self._held_against] if self._held_against else []),
+        ]
         for tokens in self.settings.tokens:
             ordered = sorted(
                 (

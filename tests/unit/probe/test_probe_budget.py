@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from deploy_kit.probe.candidates import Candidate, first_pass, useful_axes
+from deploy_kit.probe.classify import Outcome
 from deploy_kit.probe.runner import ProbeRun, Record, Runner, Settings
 
 
@@ -97,3 +98,23 @@ def test_with_room_for_all_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     run = searched(monkeypatch, PlayedRunner(3000, start=5, step=0.1, measure=0.1))
     assert run.left_out == []
     assert all(record.is_ok for record in run.records.values())
+
+
+class WithoutDefault(PlayedRunner):
+    """NCCL's default hangs, as where P2P is granted and does not deliver."""
+
+    def _step(self, record: Record, step: str, *, told: bool = False, **arguments: Any) -> bool:
+        if record.candidate.name == "nccl-default" and step == "check":
+            self._fail(record, Outcome("hang", cause="the first transfer never returned"))
+            return False
+        return super()._step(record, step, told=told, **arguments)
+
+
+def test_where_the_default_fails_the_others_are_still_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = searched(monkeypatch, WithoutDefault(3000, start=5, step=0.1, measure=0.1))
+    played = {name: 20.0 + (sum(map(ord, name)) % 100) / 10 for name, r in run.records.items() if r.is_ok}
+    finals = {name for name, record in run.records.items() if "final" in record.samples}
+    assert min(played, key=lambda name: played[name]) in finals
+    assert any(
+        name.startswith("screen-") for r in run.records.values() for name in r.samples if name[-1] > "1"
+    )
