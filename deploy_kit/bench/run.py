@@ -25,6 +25,7 @@ from deploy_kit.receipts import Host, Receipt, new_receipt
 from deploy_kit.receipts.bench import BenchSubject, BenchSummary, CellRound, Workload
 
 WARM_UP_TOKENS = 32
+INTERRUPTED = "interrupted"  # the beginning of the remark of a receipt that was cut short
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ async def bench(
     """Given a server and what to measure, measure it and return the receipt.
 
     Raises `DeployKitError` when the server cannot be reached or refuses the very first requests; later
-    failures are counted in the receipt.
+    failures are counted in the receipt. Cancelled, it returns the rounds that were finished by then, with a
+    remark that begins with `INTERRUPTED`; without a finished one the cancellation goes on.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     metrics = metrics_url or f"{endpoint.base}/metrics"
@@ -111,11 +113,21 @@ async def bench(
             ignore_eos=settings.ignore_eos,
             retries=settings.retries,
         )
+        cells: list[CellRound] = []
+        samples: list[dict[str, Any]] = []
+        remark = None
         try:
-            cells, samples = await _all_cells(sender, prompts, settings, reader, metrics, progress or _silent)
+            await _all_cells(
+                sender, prompts, settings, reader, metrics, progress or _silent, cells=cells, samples=samples
+            )
+        except asyncio.CancelledError:
+            if not cells:
+                raise
+            loads = len(settings.concurrencies) + len(settings.rates_per_second)
+            remark = f"{INTERRUPTED}: {len(cells)} of {settings.rounds * loads} rounds of cells are here"
         finally:
             client.close()
-    return _receipt(cells, samples, prompts, settings, about, facts, interface)
+    return _receipt(cells, samples, prompts, settings, about, facts, interface, remark)
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -129,9 +141,11 @@ async def _all_cells(
     reader: httpx.AsyncClient,
     metrics_url: str,
     progress: Progress,
-) -> tuple[list[CellRound], list[dict[str, Any]]]:
-    cells: list[CellRound] = []
-    samples: list[dict[str, Any]] = []
+    *,
+    cells: list[CellRound],
+    samples: list[dict[str, Any]],
+) -> None:
+    """Measure every cell in every round; each finished one is added to `cells` and `samples`."""
     loads: list[tuple[int | None, float | None]] = [(c, None) for c in settings.concurrencies]
     loads += [(None, rate) for rate in settings.rates_per_second]
     total = settings.rounds * sum(_requests(load, settings) for load in loads)
@@ -182,7 +196,6 @@ async def _all_cells(
             samples.extend(sample.as_dict(len(cells) - 1) for sample in run.samples)
             if not good and len(cells) == 1:
                 raise _nothing_works(first_error(run.samples))
-    return cells, samples
 
 
 def _requests(load: tuple[int | None, float | None], settings: Settings) -> int:
@@ -362,6 +375,7 @@ def _receipt(
     about: About,
     facts: ServerFacts,
     interface: Interface,
+    remark: str | None,
 ) -> Receipt:
     versions, versions_from, remarks = merged_versions(about.versions, facts)
     unknown = {} if "sglang" in versions else {"sglang version": "the server does not say"}
@@ -396,6 +410,9 @@ def _receipt(
         subject=subject.model_dump(),
         samples=samples,
         summary=BenchSummary(
-            cells=list(cells), errors=dict(errors), unknown=unknown, remarks=remarks
+            cells=list(cells),
+            errors=dict(errors),
+            unknown=unknown,
+            remarks=[*remarks, *([remark] if remark else [])],
         ).model_dump(),
     )

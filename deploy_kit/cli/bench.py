@@ -80,7 +80,7 @@ def bench(
         )
     from deploy_kit.bench.about import about_plan, read_key
     from deploy_kit.bench.prompts import built_in, from_file
-    from deploy_kit.bench.run import About, Settings
+    from deploy_kit.bench.run import INTERRUPTED, About, Settings
     from deploy_kit.bench.stream import parse_endpoint
     from deploy_kit.receipts import write_receipt
 
@@ -125,6 +125,9 @@ def bench(
     )
     path = write_receipt(receipts, receipt)
     _show(receipt, path, as_json)
+    remarks = receipt.summary.get("remarks")
+    if isinstance(remarks, list) and any(str(remark).startswith(INTERRUPTED) for remark in remarks):
+        raise typer.Exit(int(ExitCode.INTERRUPTED))
     if receipt.summary.get("errors"):
         raise typer.Exit(int(ExitCode.VERDICT_WARN))
 
@@ -178,6 +181,8 @@ def _measure(
     metrics: str | None,
 ) -> Receipt:
     import asyncio
+    import signal
+    import threading
 
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -193,8 +198,13 @@ def _measure(
             bars.update(task, description=what, completed=done, total=total)
 
         show: Progress = progress
-        return asyncio.run(
-            run_bench(
+
+        async def until_told() -> Receipt:
+            # Asked to end, it keeps what is finished, as Ctrl-C does.
+            task = asyncio.current_task()
+            if task is not None and threading.current_thread() is threading.main_thread():
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            return await run_bench(
                 url,  # type: ignore[arg-type]
                 prompts,  # type: ignore[arg-type]
                 settings,
@@ -205,7 +215,11 @@ def _measure(
                 metrics_url=metrics,
                 progress=show,
             )
-        )
+
+        try:
+            return asyncio.run(until_told())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 def _show(receipt: Receipt, path: Path, as_json: bool) -> None:

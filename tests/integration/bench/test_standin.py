@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +155,44 @@ def test_the_client_adds_under_a_millisecond() -> None:
     if all(result.machine_busy for result in results):
         pytest.skip("the stand-in itself cannot keep its pace: this machine is too busy to judge the client")
     raise AssertionError(results)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_finished_when_it_is_interrupted_is_kept(tmp_path: Path, number: signal.Signals) -> None:
+    words = ["--profile", "baseline", "--concurrency", "1", "--rounds", "4000", "--requests", "1"]
+    words += ["--output-tokens", "10", "--receipts", str(tmp_path), "--json"]
+    with standin("--gap-ms", "5", "--first-ms", "5") as url:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy_kit", "bench", url, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell's background job ignores SIGINT, and its children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        )
+        time.sleep(12)  # the start of Python, and a round or more
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED, errors
+    assert "Traceback" not in errors
+    (receipt,) = read_receipts(tmp_path)
+    remark = next(text for text in receipt.summary["remarks"] if text.startswith("interrupted"))
+    assert remark.endswith("of 4000 rounds of cells are here")
+    assert json.loads(output)["sample_count"] == len(receipt.samples) == len(receipt.summary["cells"])
+
+
+def test_interrupted_before_the_first_round_nothing_is_written(tmp_path: Path) -> None:
+    words = ["--profile", "baseline", "--concurrency", "1", "--output-tokens", "4000", "--receipts"]
+    with standin("--gap-ms", "50", "--first-ms", "5") as url:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy_kit", "bench", url, *words, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(8)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED, errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
