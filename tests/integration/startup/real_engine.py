@@ -106,6 +106,7 @@ class Serve:
             "DEPLOY_KIT_CONFIGS": str(self.configs),
             "DEPLOY_KIT_HOST": "rehearsal",
             "DEPLOY_KIT_STATE_DIR": str(self.state_folder),
+            "DEPLOY_KIT_STARTS": str(self.state_folder),  # not the image's, which every test would share
             "DEPLOY_KIT_PORT": str(self.port),
             "DEPLOY_KIT_EXPORTER_PORT": str(exporter),
             "KIT_HOLD_FOLDER": str(self.folder),
