@@ -37,6 +37,7 @@ def _problems(
     flags: Mapping[str, FlagValue],
 ) -> Iterator[DeployKitError]:
     yield from _rehearsal(stack, model, host)
+    yield from _shares(flags)
     yield from _parallelism(model, host, flags)
     yield from _kernels(model, host, flags)
     for lever in levers:
@@ -54,6 +55,18 @@ def _rehearsal(stack: Stack, model: Model, host: Host) -> Iterator[DeployKitErro
             key=", ".join(kinds),
             found=f"{stack.name}, {model.name}, {host.name}; not of rehearsal: {', '.join(real)}",
             remedy="take all three from rehearsal, or none",
+        )
+
+
+def _shares(flags: Mapping[str, FlagValue]) -> Iterator[DeployKitError]:
+    """A share of the memory outside 0 to 1 passes SGLang's parser and fails after the load."""
+    share = flags.get("mem-fraction-static")
+    if isinstance(share, int | float) and not isinstance(share, bool) and not 0 < share < 1:
+        yield _refusal(
+            "mem-fraction-static is a share of the GPU's memory",
+            key="mem-fraction-static",
+            found=str(share),
+            allowed="above 0 and below 1, for example 0.9",
         )
 
 
