@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
 import threading
 import time
@@ -26,6 +27,11 @@ BATCH_SECONDS = 0.01
 FLOOD_SECONDS = 0.5
 _F_SETPIPE_SZ = 1031
 HIDDEN = b"[secret]"
+# An answered look at the engine, ours or Prometheus's: the HTTP server lives, which is not to say that
+# anything advances.
+LOOKED_AT = re.compile(
+    rb'"GET /(?:metrics|health|health_generate|ready|v1/models|model_info|get_model_info)[ ?]'
+)
 # The thread that parses holds the interpreter for this long before the one that reads the pipe gets its turn.
 SWITCH_INTERVAL_SECONDS = 0.0005
 
@@ -34,6 +40,17 @@ def prefer_reading() -> None:
     """Let the reading thread have the interpreter ten times sooner than by default: at 500,000 lines a second
     the engine then writes about four times as fast (benchmarks/startup_supervisor.py)."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+
+
+def telling(chunk: bytes) -> int:
+    """Given a piece of the log, return its bytes without the lines of looks at the engine.
+
+    >>> telling(b'INFO: 127.0.0.1:1 - "GET /metrics HTTP/1.1" 200 OK\\nDecode batch\\n')
+    13
+    """
+    if b'"GET /' not in chunk:
+        return len(chunk)
+    return sum(len(line) for line in chunk.splitlines(keepends=True) if not LOOKED_AT.search(line))
 
 
 class Chunks:
@@ -93,6 +110,7 @@ class Relay:
         self._secret = secret
         self._observer = observer
         self.bytes_seen = 0
+        self.telling_bytes = 0  # without the lines of looks at it (and without halves of those, rarely)
         self.bytes_dropped = 0
         self._to_output = Chunks(OUTPUT_LIMIT_BYTES)
         self._to_observer = Chunks(WATCHER_LIMIT_BYTES)
@@ -118,6 +136,7 @@ class Relay:
         try:
             while chunk := os.read(descriptor, PIPE_BYTES):
                 self.bytes_seen += len(chunk)
+                self.telling_bytes += telling(chunk)
                 if self._secret is not None:
                     chunk, held = redact(held + chunk, self._secret)
                 self._pass(chunk)

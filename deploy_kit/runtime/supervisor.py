@@ -175,7 +175,7 @@ class Supervisor:
 
     def _log_bytes(self) -> int:
         engine = getattr(self, "_engine", None)
-        return 0 if engine is None else int(engine.relay.bytes_seen)
+        return 0 if engine is None else int(engine.relay.telling_bytes)
 
     # ---------------------------------------------------------------- the loop
 
@@ -207,7 +207,7 @@ class Supervisor:
         self._last_look = (now, group)
         quiet = meter.take(
             now,
-            log_bytes=engine.relay.bytes_seen,
+            log_bytes=engine.relay.telling_bytes,
             progress=-1.0 if bar is None else bar.ratio,
             group=group,
             gpu_bytes=self._gpu_memory.read(),

@@ -24,6 +24,7 @@ from deploy_kit.runtime.preflight import (
     refuse_missing_paths,
     refuse_taken_port,
 )
+from deploy_kit.runtime.relay import telling
 from deploy_kit.runtime.secret import read_api_key, write_engine_config
 from deploy_kit.runtime.serve import make_child_environment
 from deploy_kit.runtime.settings import read_settings
@@ -154,3 +155,23 @@ def test_the_secret_never_passes_however_the_stream_is_cut(text: bytes, cuts: li
     shown += held
     assert secret not in shown
     assert shown == stream.replace(secret, HIDDEN)
+
+
+LOOK = b'[2026-11-30 15:14:08] INFO:     127.0.0.1:40210 - "GET /metrics HTTP/1.1" 200 OK\n'
+
+
+@pytest.mark.parametrize(
+    ("chunk", "told"),
+    [
+        (LOOK, 0),
+        (LOOK.replace(b"/metrics", b"/health") + LOOK.replace(b"/metrics", b"/ready"), 0),
+        (LOOK.replace(b"/metrics", b"/v1/models"), 0),
+        (LOOK + b"Decode batch, #running-req: 1\n" + LOOK, 30),
+        (b"Decode batch", 12),
+        (LOOK.replace(b"GET /metrics", b"POST /generate"), len(LOOK) + 2),
+        (b'"GET /metricsx HTTP/1.1" 404\n', 29),
+        (b"", 0),
+    ],
+)
+def test_looks_at_the_engine_are_no_sign_that_it_advances(chunk: bytes, told: int) -> None:
+    assert telling(chunk) == told
