@@ -74,7 +74,8 @@ def count_memory_kills(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int | None:
     """Return how many processes the kernel killed for memory in our cgroup; None when that is not told."""
-    folders = [root]
+    # Version 1 without a namespace of its own: the path in /proc is the host's, the mount is ours already.
+    folders = [root, root / "memory"]
     try:
         for line in own.read_text().splitlines():
             hierarchy, controllers, path = line.split(":", 2)

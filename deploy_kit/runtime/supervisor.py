@@ -273,19 +273,24 @@ class Supervisor:
         )
         self._over.set()
         self._gpu_memory.close()
-        kills = count_memory_kills()
-        oom = kills is not None and self._kills_before is not None and kills > self._kills_before
         with self._lock:
             self.watcher.close()
             if explanation is None and not asked:
-                self.watcher.note_exit(stopped.code, oom_killed=oom)
+                self.watcher.note_exit(stopped.code, oom_killed=self._killed_for_memory())
                 explanation = self.watcher.explain()
         return self._report(engine, stopped, explanation)
+
+    def _killed_for_memory(self) -> bool:
+        """Whether the kernel has killed a process of our cgroup for memory since we started."""
+        kills = count_memory_kills()
+        return kills is not None and self._kills_before is not None and kills > self._kills_before
 
     def _explain_own_end(self, reason: str) -> Explanation:
         died = self._dead_since is not None or self._lost_since is not None
         if self._dead_since is None and self._lost_since is not None:
             self.watcher.note_exit(-9)
+        if died and self._killed_for_memory():
+            self.watcher.note_kernel_kill()
         found = self.watcher.explain()
         if died:
             return replace(found, remarks=(*found.remarks, reason))

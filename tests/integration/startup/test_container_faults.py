@@ -54,6 +54,9 @@ pytestmark = [
 ]
 
 
+KEY = "a-key-of-this-test"
+
+
 class Container:
     """One engine in a container of its own."""
 
@@ -62,19 +65,25 @@ class Container:
         self.state_folder = folder / "state"
         self.state_folder.mkdir()
         self.state_folder.chmod(0o777)
+        # An engine that listens beyond loopback needs a key; the container's user must be able to read it.
+        self.key_file = folder / "key"
+        self.key_file.write_text(KEY)
+        self.key_file.chmod(0o644)
 
     def start(self, *options: str, profile: str = "baseline") -> None:
         """Start serving detached, with Docker's own options before the image."""
         environment = {
             "DEPLOY_KIT_STATE_DIR": "/state",
             "DEPLOY_KIT_ADDRESS": "0.0.0.0",
+            "DEPLOY_KIT_API_KEY_FILE": "/key",
             "DEPLOY_KIT_ALLOW_MISSING_TELEMETRY": "1",
             "PYTHONPATH": "/src",
         }
         variables = [word for pair in environment.items() for word in ("--env", "=".join(pair))]
         docker(
             "run", "--detach", "--init", "--name", self.name, "--tmpfs", "/tmp:exec,mode=1777",
-            "--volume", f"{self.state_folder}:/state", "--volume", f"{ROOT}:/src:ro",
+            "--volume", f"{self.state_folder}:/state", "--volume", f"{self.key_file}:/key:ro",
+            "--volume", f"{ROOT}:/src:ro",
             "--publish", "127.0.0.1::30000", *variables, *options,
             "--entrypoint", "python", IMAGE, "-m", "deploy_kit", "serve", profile,
         )  # fmt: skip
@@ -149,7 +158,9 @@ def test_docker_stop_under_load(container: Container) -> None:
     def ask(tokens: int) -> None:
         body = {"model": "rehearsal-tiny", "prompt": "Ada builds", "max_tokens": tokens, "temperature": 0}
         request = urllib.request.Request(
-            url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+            url,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=70) as answer:

@@ -139,5 +139,14 @@ def test_memory_kills_are_read(tmp_path: Path) -> None:
     assert count_memory_kills(tmp_path / "nowhere", own=tmp_path / "none") is None
 
 
+def test_memory_kills_are_counted_where_the_cgroup_s_path_is_the_host_s(tmp_path: Path) -> None:
+    """Version 1, in a container without a cgroup namespace: the mount is the container's own already."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    own = tmp_path / "cgroup"
+    own.write_text("5:devices:/docker/abc\n4:memory:/docker/abc\n")
+    assert count_memory_kills(tmp_path, own=own) == 2
+
+
 def test_host_facts_name_what_they_cannot_read() -> None:
     assert {"kernel", "memory_bytes", "shm_bytes", "driver", "gpus"} <= set(host_facts())
