@@ -48,10 +48,11 @@ def test_speeds_and_counters_are_those_of_the_stand_in(tmp_path: Path, interface
         assert cell["cycle_seconds"] == pytest.approx(0.010)
         # Never faster than the stand-in writes; how much slower depends on what else this machine does.
         assert 0.0295 < cell["ttft_seconds"]["p50"] < 0.5
-        assert 0.0095 < cell["itl_seconds"]["mean"] < 0.1
         # 29 tokens after the first, in 15 steps of 10 ms. A first token that a busy machine reads late makes
-        # the rest look faster: by less than a tenth.
-        assert 20 < cell["stream_tokens_per_second"] < 29 / 0.15 * 1.1
+        # the rest look faster; the whole answer never is.
+        assert cell["e2e_seconds"]["p50"] > 0.0095 * 14 + 0.0295
+        assert 0.0075 < cell["itl_seconds"]["mean"] < 0.1
+        assert 20 < cell["stream_tokens_per_second"] < 29 / 0.15 * 1.33
     assert value["rehearsal"] is True
     assert value["subject"]["stand_in"]
     (receipt,) = read_receipts(tmp_path)

@@ -79,11 +79,14 @@ def test_right_ones_are_measured_in_every_round_graph_and_eager(faulty: ProbeRun
 
 
 def test_a_late_rank_is_slow_but_never_wrong(faulty: ProbeRun) -> None:
-    sizes = summarize(faulty)["sizes"]
-    assert (
-        sizes["1"]["latency_us"]["fault-late"]["median"] > sizes["1"]["latency_us"]["nccl-default"]["median"]
+    late, default = (
+        [value for samples in faulty.records[name].rounds(1) for value in samples]
+        for name in ("fault-late", "nccl-default")
     )
-    assert sizes["1"]["fastest"] == "nccl-default"
+    assert faulty.records["fault-late"].is_ok
+    # Its sleep is in every sample, on a busy machine as well; the other's quickest has nothing to wait for.
+    assert min(late) > min(default)
+    assert "fault-late" in summarize(faulty)["sizes"]["1"]["latency_us"]
 
 
 @pytest.mark.parametrize(
