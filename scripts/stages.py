@@ -58,8 +58,6 @@ _STAGES = (
     ),
     Stage("up", ("deploy-kit", "up")),
     Stage("e2e", _pytest("tests/e2e"), after=("up",)),
-    # From what e2e left in Prometheus; apt and npm fetch what it needs.
-    Stage("pictures", ("scripts/pictures.sh",), after=("e2e",)),
     Stage("slice", _pytest(IMAGES, slowest=3), after=("up",)),
     Stage("engine", ("scripts/test-engine.sh",), after=("up",)),
     Stage("hosts", _pytest(*MARKED, *HOSTS)),
@@ -67,10 +65,8 @@ _STAGES = (
 )  # fmt: skip
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}
 # The first lane builds, reads and compares what was computed; the second measures time and waits.
-LANES = (("up", "lint", "monitoring", "slice", "engine"), ("unit", "integration", "e2e", "pictures"))
-SLOW_ORDER = (
-    "lint", "monitoring", "unit", "integration", "up", "e2e", "pictures", "slice", "engine", "hosts",
-)  # fmt: skip
+LANES = (("up", "lint", "monitoring", "slice", "engine"), ("unit", "integration", "e2e"))
+SLOW_ORDER = ("lint", "monitoring", "unit", "integration", "up", "e2e", "slice", "engine", "hosts")
 CLEAN_UP = "down"
 
 SILENCE_SECONDS = 60.0
