@@ -91,12 +91,13 @@ async def bench(
     api_key: str | None = None,
     metrics_url: str | None = None,
     progress: Progress | None = None,
+    keep_finished: bool = False,
 ) -> Receipt:
     """Given a server and what to measure, measure it and return the receipt.
 
     Raises `DeployKitError` when the server cannot be reached or refuses the very first requests; later
-    failures are counted in the receipt. Cancelled, it returns the rounds that were finished by then, with a
-    remark that begins with `INTERRUPTED`; without a finished one the cancellation goes on.
+    failures are counted in the receipt. Cancelled with `keep_finished`, it returns the rounds that were
+    finished by then, with a remark that begins with `INTERRUPTED`; the caller has to end by itself then.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     metrics = metrics_url or f"{endpoint.base}/metrics"
@@ -121,7 +122,7 @@ async def bench(
                 sender, prompts, settings, reader, metrics, progress or _silent, cells=cells, samples=samples
             )
         except asyncio.CancelledError:
-            if not cells:
+            if not (keep_finished and cells):
                 raise
             loads = len(settings.concurrencies) + len(settings.rates_per_second)
             remark = f"{INTERRUPTED}: {len(cells)} of {settings.rounds * loads} rounds of cells are here"

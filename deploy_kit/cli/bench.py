@@ -214,6 +214,7 @@ def _measure(
                 api_key=key,
                 metrics_url=metrics,
                 progress=show,
+                keep_finished=True,
             )
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -14,12 +15,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from deploy_kit.bench.prompts import built_in
+from deploy_kit.bench.run import About, Settings, bench
 from deploy_kit.bench.selftest import self_test, standin
+from deploy_kit.bench.stream import parse_endpoint
 from deploy_kit.cli.bench import app
 from deploy_kit.decision.from_receipts import choose_profile
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
-from deploy_kit.receipts import read_receipts
+from deploy_kit.receipts import Receipt, read_receipts
+from deploy_kit.receipts.bench import parse_bench
 
 
 def run(url: str, folder: Path, *options: str) -> tuple[int, dict[str, Any], Any]:
@@ -197,3 +202,30 @@ def test_interrupted_before_the_first_round_nothing_is_written(tmp_path: Path) -
     assert process.returncode == ExitCode.INTERRUPTED, errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("keep_finished", [False, True])
+def test_a_caller_that_did_not_ask_for_finished_rounds_is_cancelled(keep_finished: bool) -> None:
+    """A campaign must not take half a measurement for a whole one, and go on after Ctrl-C."""
+
+    async def cancelled_in_the_third_round(url: str) -> Receipt:
+        def progress(_what: str, done: int, _total: int) -> None:
+            if done == 3:
+                measuring.cancel()
+
+        settings = Settings(concurrencies=(1,), rounds=9, requests_per_stream=1, output_tokens=10)
+        measuring = asyncio.ensure_future(
+            bench(
+                parse_endpoint(url), built_in(), settings, About(profile="baseline"),
+                progress=progress, keep_finished=keep_finished,
+            )
+        )  # fmt: skip
+        return await measuring
+
+    with standin("--gap-ms", "2", "--first-ms", "2") as url:
+        if keep_finished:
+            receipt = asyncio.run(cancelled_in_the_third_round(url))
+            assert 2 <= len(parse_bench(receipt)[1].cells) <= 3
+        else:
+            with pytest.raises(asyncio.CancelledError):
+                asyncio.run(cancelled_in_the_third_round(url))
