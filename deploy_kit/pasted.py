@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]")
 _QUOTE = re.compile(r"(?:> ?)+")
 
 
@@ -15,7 +15,7 @@ def plain(text: str) -> str:
         text = text.replace("\0", "").removeprefix("\ufffd\ufffd")
     text = text.removeprefix("\ufeff")
     if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
+        text = ESCAPES.sub("", text)
     return unquoted(text)
 
 

@@ -96,9 +96,8 @@ class Catalog:
 def load_file(kind: type[AnyFile], path: Path) -> AnyFile:
     """Read one TOML file and check it; errors name the file, the key, what was found and what is allowed."""
     word = kind.__name__.lower()
-    text = read_text(path, what=f"{word} file").removeprefix(
-        "\ufeff"
-    )  # what Windows editors begin a file with
+    # Windows editors begin a file with a mark.
+    text = read_text(path, what=f"{word} file").removeprefix("\ufeff")
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

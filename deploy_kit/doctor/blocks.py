@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from deploy_kit.pasted import unquoted
+from deploy_kit.pasted import ESCAPES, unquoted
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]")
 _COMMENT_OR_PROMPT = re.compile(r"[#$]\s+(?P<title>\S.*)$")  # # dmesg, $ dmesg
 _LONG_PROMPT = re.compile(r"\[?[\w.-]+@[\w.-]+[:\s][^#$|]{0,80}[#$]\s+(?P<title>\S.*)$")  # root@box1:~# dmesg
@@ -109,7 +108,7 @@ _FIRST = frozenset("-#$=")
 
 def _clean_lines(text: str) -> list[str]:
     if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
+        text = ESCAPES.sub("", text)
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _CONTROLS.sub("", text.replace("\u00a0", " "))

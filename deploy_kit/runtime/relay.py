@@ -110,7 +110,7 @@ class Relay:
         self._secret = secret
         self._observer = observer
         self.bytes_seen = 0
-        self.telling_bytes = 0  # without the lines of looks at it (and without halves of those, rarely)
+        self.telling_bytes = 0  # without the lines of looks at it; a line that two reads cut counts in part
         self.bytes_dropped = 0
         self._to_output = Chunks(OUTPUT_LIMIT_BYTES)
         self._to_observer = Chunks(WATCHER_LIMIT_BYTES)

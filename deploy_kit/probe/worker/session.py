@@ -217,7 +217,7 @@ class Session:
 
     def _verify(self, result: torch.Tensor, tokens: int, exact: bool) -> None:
         total, magnitude = sum_over_ranks(tokens * self.hidden, self._seeds(), self.device, exact=exact)
-        # A bf16 rounding errs by at most 2^-9 of the value; there is one for each rank and one for the resu
+        # A bf16 rounding errs by at most 2^-9 of the value; there is one for each rank.
         tolerance: torch.Tensor | float = 0.0 if exact else magnitude * (self.world_size * 2.0**-8)
         difference = compare(result, total, tolerance)
         if difference.count:
