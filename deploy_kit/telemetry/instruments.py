@@ -1,8 +1,8 @@
 """The metrics themselves, made inside the scheduler process, and cheap enough for every forward.
 
-In SGLang's multi-process mode each update of a metric writes into a mapped file: 28 us a forward in the running
-engine, whose work has just filled the processor's caches. So observations are summed here first, and `flush`
-writes the sums; `Flusher` calls it a few times a second.
+In SGLang's multi-process mode each update of a metric writes into a mapped file: 28 us a forward in the
+running engine, whose work has just filled the processor's caches. So observations are summed here first, and
+`flush` writes the sums; `Flusher` calls it a few times a second.
 """
 
 from __future__ import annotations
