@@ -22,10 +22,9 @@ from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.metrics.text import parse
 from deploy_kit.receipts import Host, Receipt, new_receipt
-from deploy_kit.receipts.bench import BenchSubject, BenchSummary, CellRound, Workload
+from deploy_kit.receipts.bench import INTERRUPTED, BenchSubject, BenchSummary, CellRound, Workload
 
 WARM_UP_TOKENS = 32
-INTERRUPTED = "interrupted"  # the beginning of the remark of a receipt that was cut short
 
 
 @dataclass(frozen=True)

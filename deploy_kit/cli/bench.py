@@ -80,9 +80,10 @@ def bench(
         )
     from deploy_kit.bench.about import about_plan, read_key
     from deploy_kit.bench.prompts import built_in, from_file
-    from deploy_kit.bench.run import INTERRUPTED, About, Settings
+    from deploy_kit.bench.run import About, Settings
     from deploy_kit.bench.stream import parse_endpoint
     from deploy_kit.receipts import write_receipt
+    from deploy_kit.receipts.bench import was_interrupted
 
     endpoint = parse_endpoint(url)
     settings = Settings(
@@ -125,8 +126,7 @@ def bench(
     )
     path = write_receipt(receipts, receipt)
     _show(receipt, path, as_json)
-    remarks = receipt.summary.get("remarks")
-    if isinstance(remarks, list) and any(str(remark).startswith(INTERRUPTED) for remark in remarks):
+    if was_interrupted(receipt):
         raise typer.Exit(int(ExitCode.INTERRUPTED))
     if receipt.summary.get("errors"):
         raise typer.Exit(int(ExitCode.VERDICT_WARN))

@@ -19,6 +19,7 @@ from deploy_kit.exit_codes import ExitCode
 from deploy_kit.firstlight.settings import Settings, Situation, State, StepState, read_state
 from deploy_kit.firstlight.steps import Step, steps_of
 from deploy_kit.receipts import read_receipts
+from deploy_kit.receipts.bench import was_interrupted
 
 Say = Callable[[str], None]
 _FILLED = re.compile(r"\{(url|key):([^}]+)\}")
@@ -91,7 +92,10 @@ class Runner:
 
     def _measured(self, place: str) -> bool:
         found = read_receipts(self.work / "receipts", kind="bench")
-        return any(receipt.subject.get("server_start") == place for receipt in found)
+        # What an interrupted bench kept is good, and not the whole measurement.
+        return any(
+            receipt.subject.get("server_start") == place and not was_interrupted(receipt) for receipt in found
+        )
 
     def _execute(self, step: Step) -> None:
         try:

@@ -10,6 +10,8 @@ from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.receipts import Receipt
 
+INTERRUPTED = "interrupted"  # the beginning of the remark of a receipt that was cut short
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -122,6 +124,12 @@ class BenchSubject(_Strict):
     versions_from: dict[str, str] = {}
     engine: dict[str, str] = {}  # what else the running engine says of itself
     stand_in: str | None = None  # what stood in for a real engine, if anything did
+
+
+def was_interrupted(receipt: Receipt) -> bool:
+    """Whether a bench receipt holds only the rounds that were finished when it was interrupted."""
+    remarks = receipt.summary.get("remarks")
+    return isinstance(remarks, list) and any(str(remark).startswith(INTERRUPTED) for remark in remarks)
 
 
 def context_band(prompt_tokens: float) -> str:

@@ -166,8 +166,11 @@ def test_what_is_done_is_not_done_again(make_runner: Callable[..., StandInRunner
     assert all(step.outcome in ("done", "skipped") for step in steps.values())
 
 
-def test_a_bench_whose_receipt_is_there_is_not_measured_again(
-    make_runner: Callable[..., StandInRunner], tmp_path: Path
+@pytest.mark.parametrize(
+    ("remarks", "again"), [([], False), (["interrupted: 1 of 9 rounds of cells are here"], True)]
+)
+def test_a_bench_whose_whole_receipt_is_there_is_not_measured_again(
+    make_runner: Callable[..., StandInRunner], tmp_path: Path, remarks: list[str], again: bool
 ) -> None:
     receipt = new_receipt(
         kind="bench",
@@ -175,12 +178,12 @@ def test_a_bench_whose_receipt_is_there_is_not_measured_again(
         rehearsal=True,
         subject={"server_start": "eagle3-1"},
         samples=[],
-        summary={},
+        summary={"remarks": list(remarks)},
     )
     write_receipt(tmp_path / "work" / "receipts", receipt)
     runner = make_runner(up_baseline_1=UP, up_eagle3_1=UP)
     runner.run()
-    assert "bench-eagle3-1" not in runner.ran
+    assert ("bench-eagle3-1" in runner.ran) is again
     assert "bench-baseline-1" in runner.ran
 
 
