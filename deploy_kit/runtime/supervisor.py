@@ -147,6 +147,8 @@ class Supervisor:
     def _observe(self, chunk: bytes) -> None:
         with self._lock:
             self.watcher.feed(chunk)
+            # Here and not only where it is published: a phase may begin and end between two looks.
+            self._enter(self._phase_now())
 
     def _ask_endpoints(self) -> None:
         """Until ready: look for it. Afterwards: only when nothing else shows life, ask for health."""
@@ -299,7 +301,8 @@ class Supervisor:
         return hung(found, reason, phase=self._phase, checks=self._stalled)
 
     def _report(self, engine: Engine, stopped: Stopped, explanation: Explanation | None) -> int:
-        self._enter("exited")
+        with self._lock:
+            self._enter("exited")
         if explanation is None:
             cause, cause_id, remedy, exit_code = "stopped as asked", "stopped", None, int(ExitCode.OK)
             if stopped.forced:
@@ -354,8 +357,18 @@ class Supervisor:
 
     # ---------------------------------------------------------------- what others see
 
+    def _phase_now(self) -> str:
+        """The phase of the whole, not of the log alone. Held lock needed, as for `_enter`."""
+        if self._signals:
+            return "draining"
+        if self._ready_at is not None:
+            return "serving"
+        phase = self.watcher.running_phase
+        # The engine's word alone is not enough.
+        return "warming" if _ORDER[phase] >= _ORDER["ready"] else phase
+
     def _enter(self, phase: str) -> None:
-        if phase != self._phase:
+        if phase != self._phase and self._phase != "exited":
             now = time.monotonic()
             self._phase_seconds[self._phase] = (
                 self._phase_seconds.get(self._phase, 0.0) + now - self._phase_since
@@ -364,21 +377,15 @@ class Supervisor:
 
     def _status(self) -> StartupStatus:
         with self._lock:
-            phase = self.watcher.running_phase
+            self._enter(self._phase_now())
+            phase, seconds = self._phase, dict(self._phase_seconds)
+            if phase != "exited":
+                seconds[phase] = seconds.get(phase, 0.0) + time.monotonic() - self._phase_since
             bar = self.watcher.progress
             unhealthy = self.watcher.unhealthy
             cause = self.watcher.explain().cause if self._dead_since is not None else None
         if cause is None and self._lost_since is not None:
             cause = "a scheduler process is gone; the engine has not said why yet"
-        if self._signals:
-            phase = "draining"
-        elif self._ready_at is not None:
-            phase = "serving"
-        elif _ORDER[phase] >= _ORDER["ready"]:
-            phase = "warming"  # the engine's word alone is not enough
-        self._enter(phase)
-        seconds = dict(self._phase_seconds)
-        seconds[self._phase] = seconds.get(self._phase, 0.0) + time.monotonic() - self._phase_since
         text = None
         if bar is not None and self._ready_at is None:
             text = f"{bar.done}/{bar.total}"

@@ -309,6 +309,17 @@ def test_the_post_mortem_holds_all_that_is_needed(run: Callable[..., Running]) -
     assert SECRET not in json.dumps(report)
 
 
+def test_a_phase_between_two_looks_is_counted(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deploy_kit.runtime.supervisor.TICK_SECONDS", 3.0)
+    running = run("oom")
+    assert running.wait_end() == ExitCode.ENGINE_OOM
+    seconds = running.post_mortem()["phase_seconds"]
+    assert seconds["loading"] > 0
+    assert "exited" not in seconds
+
+
 def test_a_start_is_kept_and_expected_the_next_time(run: Callable[..., Running]) -> None:
     first = run("ready", starts=True)
     first.wait_ready()
