@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Draws every dashboard from the Prometheus of the running deployment into build/pictures (no Grafana server:
-# monitoring/render/README.md), and runs the renderer's own tests. Usage: scripts/pictures.sh
+# Draws every dashboard from the Prometheus of the running deployment into build/pictures, NAME.png and what was
+# drawn as NAME.json (no Grafana server: monitoring/render/README.md), and runs the renderer's own tests.
+# Usage: scripts/pictures.sh [draw's options, such as --range 5m --end SECONDS]
 # Needs Node.js 20 or newer; without it, nothing is drawn and that is said. PROMETHEUS_URL: another Prometheus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,8 +18,10 @@ if ! command -v chromium >/dev/null; then
     echo "skipped: chromium is not installed (apt-get install chromium)"
     exit 0
   fi
-  apt-get update -qq
-  apt-get install -qq -y --no-install-recommends chromium >/dev/null
+  if ! { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; }; then
+    echo "skipped: chromium could not be installed (apt-get install chromium)"
+    exit 0
+  fi
 fi
 
 mkdir -p "$out"
@@ -29,6 +32,7 @@ npm test --silent
 npm run --silent build
 for dashboard in ../grafana/dashboards/*.json; do
   name=$(basename "$dashboard" .json)
-  npm run --silent draw -- --prometheus "$prometheus" --dashboard "$name" --range 15m --out "$out/$name.png"
+  npm run --silent draw -- --prometheus "$prometheus" --dashboard "$name" --range 15m "$@" --json \
+    --out "$out/$name.png" >"$out/$name.json"
+  echo "drawn: build/pictures/$name.png"
 done
-ls -l "$out"

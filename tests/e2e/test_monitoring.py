@@ -6,6 +6,7 @@ The tests build on each other in the order written: the last one kills the engin
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,11 @@ from .conftest import run as run_command
 TOKENS = 200
 # Requests at once → for how long (a few recorded values of each band; windows are up to a minute).
 LOADS = {1: 40.0, 3: 40.0, 8: 40.0}
+LOADED_SECONDS = round(sum(LOADS.values())) + 15
+QUIET_SECONDS = 6.0  # one scrape and one evaluation more
 GONE_SECONDS = 15.0
+PICTURES = Path(__file__).parents[2] / "build/pictures"
+SMALLEST_PICTURE_BYTES = 20_000
 SPEED_UP = "deploy_kit_speculation_speedup_ratio"
 # What is shown of an engine at this moment; "gone" means that not one of these answers.
 MOMENTARY = (
@@ -92,7 +97,7 @@ def run(bring_up: Callable[[str], Deployment], bench: Callable[[str], Path]) -> 
             while time.time() < until:
                 list(pool.map(complete, [deployment] * at_once))
     after = scrape(deployment)
-    time.sleep(6)  # one scrape and one evaluation more
+    time.sleep(QUIET_SECONDS)
     yield Run(deployment, before, after, began, time.time())
 
 
@@ -192,6 +197,26 @@ def test_the_plan_s_verify_p95_comes_from_its_own_receipt(run: Run, bench: Calla
     expected = max(cell.engine.verify_p95_seconds or 0 for cell in summary.cells)
     (shown,) = ask(run, 'deploy_kit_plan_verify_p95_seconds{service="kimi-eagle"}')
     assert float(shown["values"][-1][1]) == pytest.approx(expected)
+
+
+def test_the_dashboards_are_drawn(run: Run) -> None:
+    """The pictures of docs/images; what the expressions answered is drawn, panel by panel."""
+    window = ("--range", f"{LOADED_SECONDS}s", "--end", str(run.ended - QUIET_SECONDS))
+    done = run_command("scripts/pictures.sh", *window, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "skipped:" in done.stdout:
+        pytest.skip(done.stdout.strip().splitlines()[-1])
+    drawn = {path.stem: json.loads(path.read_text()) for path in PICTURES.glob("*.json")}
+    panels = {
+        f"{name}: {panel['title']}": panel["series"]
+        for name, report in drawn.items()
+        for panel in report["panels"]
+    }
+    assert set(panels) == {panel.where for panel in all_panels()}
+    excused = {panel.where for panel in all_panels() if panel.excused}
+    assert {where for where, series in panels.items() if not series} <= excused
+    for name in drawn:
+        assert (PICTURES / f"{name}.png").stat().st_size > SMALLEST_PICTURE_BYTES
 
 
 def test_no_alert_but_those_a_rehearsal_earns(run: Run) -> None:
