@@ -9,6 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from deploy_kit.errors import nearest_names
 
+ABSOLUTE_PATH = r"^/[^\x00-\x1f]*$"
+_PATTERNS = {ABSOLUTE_PATH: "an absolute path, such as /models/kimi-k2.5"}
 _TYPES = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -90,7 +92,8 @@ def _allowed(
     if type_ == "literal_error":
         return str(context.get("expected"))
     if type_ == "string_pattern_mismatch":
-        return f"text that matches {context.get('pattern')}"
+        pattern = str(context.get("pattern"))
+        return _PATTERNS.get(pattern, f"text that matches {pattern}")
     if type_ in ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"):
         return _limits_at(kind, location) or _limit(type_, context)
     if type_ in ("string_too_long", "string_too_short"):

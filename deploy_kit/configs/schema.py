@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from deploy_kit.configs.refusal import ContradictionError
+from deploy_kit.configs.refusal import ABSOLUTE_PATH, ContradictionError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+# Inside the engine container; a relative one would depend on where the engine starts.
+AbsolutePath = Annotated[str, StringConstraints(pattern=ABSOLUTE_PATH, max_length=4096)]
 # SM version as NVIDIA writes compute capability: "12.0" is SM120.
 Capability = Annotated[str, StringConstraints(pattern=r"^\d+\.\d$")]
 # The most that Linux can be built for (NR_CPUS).
@@ -99,7 +101,7 @@ class Stack(Strict):
 class Drafter(Strict):
     """A draft model of one target."""
 
-    path: str
+    path: AbsolutePath
     architecture: str
     attention_backend: str | None = None
     quantization: str | None = None
@@ -116,7 +118,7 @@ class Model(Strict):
     description: str
     rehearsal: bool = False
     architecture: str
-    path: str
+    path: AbsolutePath
     layers: int = Field(ge=1)
     hidden_size: int = Field(ge=1)
     attention_heads: int = Field(ge=1)
@@ -177,7 +179,7 @@ class Host(Strict):
     nvlink: bool = False
     pcie: Pcie | None = None
     numa: list[NumaNode] = []
-    models_directory: str | None = None
+    models_directory: AbsolutePath | None = None
     tensor_parallel: int = Field(ge=1)
     flags: Flags = {}
     environment: Environment = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from deploy_kit.configs.schema import Host, Lever, Model, Stack, version_tuple
+from deploy_kit.configs.schema import Host, Lever, Model, Profile, Stack, version_tuple
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.plan.flags import FlagValue
@@ -17,16 +17,44 @@ _NO_SM120_ATTENTION = ("fa3", "fa4", "trtllm_mla", "trtllm_mha", "cutlass_mla", 
 _NO_SM120_MOE = ("flashinfer_trtllm", "deep_gemm")
 
 
+# Flags that a plan makes from something else: another value in a [flags] table would be lost, or contradict it.
+_SET_ELSEWHERE = {
+    "host": "--address",
+    "port": "--port",
+    "enable-metrics": "nothing: metrics are always on",
+    "model-path": "the model's path",
+    "served-model-name": "the model's served_name",
+    "tp-size": "the host's tensor_parallel",
+    "api-key": "a file: DEPLOY_KIT_API_KEY_FILE",
+}
+
+
 def refuse_bad_plan(
     stack: Stack,
     model: Model,
     host: Host,
+    profile: Profile,
     levers: Sequence[Lever],
     flags: Mapping[str, FlagValue],
 ) -> None:
     """Raise the first problem found, as a `DeployKitError` that names the key and what is allowed."""
+    for problem in _owned(model, host, profile, levers):
+        raise problem
     for problem in _problems(stack, model, host, levers, flags):
         raise problem
+
+
+def _owned(model: Model, host: Host, profile: Profile, levers: Sequence[Lever]) -> Iterator[DeployKitError]:
+    tables = (("models", model), ("hosts", host), ("profiles", profile), *(("levers", one) for one in levers))
+    for folder, table in tables:
+        for key in sorted(set(table.flags) & set(_SET_ELSEWHERE)):
+            yield _refusal(
+                "a plan sets this flag itself",
+                file=f"{folder}/{table.name}.toml",
+                key=f"flags.{key}",
+                found="a value of its own" if key == "api-key" else table.flags[key],
+                remedy=f"leave it out; it comes from {_SET_ELSEWHERE[key]}",
+            )
 
 
 def _problems(
@@ -75,17 +103,21 @@ def _parallelism(model: Model, host: Host, flags: Mapping[str, FlagValue]) -> It
     if host.accelerator == "cuda" and ranks > host.gpus:
         yield _refusal(
             "more tensor-parallel ranks than GPUs",
+            file=f"hosts/{host.name}.toml",
             key="tensor_parallel",
             found=ranks,
             allowed=f"1 to {host.gpus}",
+            remedy="lower tensor_parallel, or correct gpus",
         )
     if model.attention_heads % ranks:
         allowed = [n for n in range(1, max(host.gpus, 1) + 1) if model.attention_heads % n == 0]
         yield _refusal(
             f"{model.attention_heads} attention heads do not divide by {ranks} ranks",
+            file=f"hosts/{host.name}.toml",
             key="tensor_parallel",
             found=ranks,
             allowed=allowed,
+            remedy=f"set tensor_parallel to one of these, or serve a model other than {model.name}",
         )
     experts = flags.get("ep-size")
     if isinstance(experts, int) and (
@@ -214,8 +246,14 @@ def _collectives(host: Host, levers: Sequence[Lever]) -> Iterator[DeployKitError
 
 
 def _refusal(
-    summary: str, *, key: str, found: object, allowed: object = None, remedy: str | None = None
+    summary: str,
+    *,
+    key: str,
+    found: object,
+    file: str | None = None,
+    allowed: object = None,
+    remedy: str | None = None,
 ) -> DeployKitError:
     return DeployKitError(
-        summary, key=key, found=found, allowed=allowed, remedy=remedy, exit_code=ExitCode.CONFIG
+        summary, file=file, key=key, found=found, allowed=allowed, remedy=remedy, exit_code=ExitCode.CONFIG
     )

@@ -87,8 +87,8 @@ def pick_drafter(model: Model, profile: Profile, override: str | None) -> Drafte
         raise DeployKitError(
             f"model {model.name} has no drafter called {name}",
             file=f"models/{model.name}.toml",
-            key=f"drafters.{name}",
-            found="nothing" if not known else ", ".join(known),
+            key="drafters",
+            found=name,
             allowed=nearest_names(name, known) or known or "a table [drafters.NAME] with its path",
             remedy="add the drafter to the model's file, or use a profile without one",
             exit_code=ExitCode.UNKNOWN_NAME,
@@ -119,7 +119,7 @@ def assemble(
     if flags.get("numa-node") == FROM_HOST:
         flags["numa-node"] = make_numa_flag(host)
     flags.update(make_server_flags(address=address, port=port))
-    refuse_bad_plan(stack, model, host, levers, flags)
+    refuse_bad_plan(stack, model, host, profile, levers, flags)
     return Plan(
         profile=profile.name,
         stack=stack.name,

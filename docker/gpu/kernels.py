@@ -11,6 +11,7 @@ processes. An older FlashInfer gets no provider: said, not an error.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -20,10 +21,13 @@ import tempfile
 import time
 from pathlib import Path
 
+# Each module's maker in FlashInfer. trtllm_utils holds the delay kernel that FlashInfer's tuner launches before it
+# times a candidate: without it, tuning the PCIe IPC all-reduce compiles at the first start.
 MODULES = {
-    "pcie_ipc_comm": "gen_pcie_ipc_comm_module",
-    "pcie_ipc_ag_rs": "gen_pcie_ipc_ag_rs_module",
-    "trtllm_comm": "gen_trtllm_comm_module",
+    "pcie_ipc_comm": "flashinfer.jit.comm:gen_pcie_ipc_comm_module",
+    "pcie_ipc_ag_rs": "flashinfer.jit.comm:gen_pcie_ipc_ag_rs_module",
+    "trtllm_comm": "flashinfer.jit.comm:gen_trtllm_comm_module",
+    "trtllm_utils": "flashinfer.jit.tllm_utils:gen_trtllm_utils_module",
 }
 PACKAGE = '''"""FlashInfer modules compiled when this image was built (deploy-kit): docs/images.md."""
 
@@ -77,7 +81,6 @@ def main(provider: Path, architecture: str, names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as workspace:
         os.environ["FLASHINFER_CUDA_ARCH_LIST"] = architecture
         os.environ["FLASHINFER_WORKSPACE_BASE"] = workspace
-        from flashinfer.jit import comm
         from flashinfer.jit import env as flashinfer_environment
         from flashinfer.version import __version__ as version
 
@@ -94,7 +97,8 @@ def main(provider: Path, architecture: str, names: list[str]) -> None:
         modules = built["architectures"].setdefault(target, {})
         for name in names:
             started = time.monotonic()
-            spec = getattr(comm, MODULES[name])()
+            where, _, maker = MODULES[name].partition(":")
+            spec = getattr(importlib.import_module(where), maker)()
             spec.build(verbose=False)
             folder = provider / target / spec.name
             folder.mkdir(parents=True, exist_ok=True)

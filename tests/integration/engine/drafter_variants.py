@@ -94,20 +94,17 @@ def other_width(config: Config, items: list[Item]) -> tuple[Config, list[Item]]:
 
 
 def reads_hidden_states(config: Config, items: list[Item]) -> tuple[Config, list[Item]]:
-    """Draws on the captured layers alone, at places that fc moves by one.
+    """Draws on the captured layers alone: its attention says nothing, and fc moves each place on by one.
 
-    Its attention says nothing. The first draft is right; a later one would need the moved places again,
-    which its own output does not hold: accept length 2.
+    A captured layer holds the place of the token that is fed in beside it, so the place moved on is the next
+    token's: the first draft is right. A later step gets the drafter's own output, which passes fc by and names
+    the same token again: accept length 2. Without the captured layers (one hidden state, fc passed by) the
+    first draft is the token just said: 1. Right up to the circle's last word, where the places end.
     """
-    fc, head = raw(items, "fc.weight"), raw(items, "lm_head.weight")
+    fc = raw(items, "fc.weight")
     silent = np.zeros_like(raw(items, "midlayer.self_attn.o_proj.weight"))
-    for change in (
-        replaced("fc.weight", "BF16", np.roll(fc, 1, axis=0)),
-        replaced("lm_head.weight", "BF16", np.roll(head, 1, axis=1)),
-        replaced("midlayer.self_attn.o_proj.weight", "BF16", silent),
-    ):
-        config, items = change(config, items)
-    return config, items
+    config, items = replaced("fc.weight", "BF16", np.roll(fc, 1, axis=0))(config, items)
+    return replaced("midlayer.self_attn.o_proj.weight", "BF16", silent)(config, items)
 
 
 def eagle1(config: Config, items: list[Item]) -> tuple[Config, list[Item]]:

@@ -105,7 +105,7 @@ def refused(**arguments: Any) -> DeployKitError:
         ({"host": "rtx"}, None, "rtx-pro-6000-x8"),
         ({"host": "rehearsal", "model": "kimi-k2.5"}, "stack, model, host", "do not mix"),
         ({"stack": "rehearsal"}, "stack, model, host", "do not mix"),
-        ({"drafter": "eagle"}, "drafters.eagle", "eagle3"),
+        ({"drafter": "eagle"}, "drafters", "eagle3"),
         ({"profile": "baseline", "drafter": "eagle3"}, "--drafter", "takes no drafter"),
         ({"levers": ["verify-graph", "verify-graph-2"]}, None, "verify-graph"),
     ],
@@ -138,6 +138,10 @@ def edited(tmp_path: Path) -> Path:
         ("mem-fraction-static = 0.9", 'moe-a2a-backend = "deepep"', "moe-a2a-backend"),
         ("mem-fraction-static = 0.9", 'kv-cache-dtype = "fp4_e2m1"', "kv-cache-dtype"),
         ('NCCL_P2P_LEVEL = "SYS"', 'NCCL_ALGO = "Tree"', "NCCL_ALGO"),
+        ("mem-fraction-static = 0.9", "port = 4000", "flags.port"),
+        ("mem-fraction-static = 0.9", "tp-size = 4", "flags.tp-size"),
+        ("mem-fraction-static = 0.9", 'api-key = "never-in-a-plan"', "flags.api-key"),
+        ('models_directory = "/', 'models_directory = "', "models_directory"),
     ],
 )
 def test_what_sglang_would_find_out_only_after_the_load(edited: Path, old: str, new: str, key: str) -> None:
@@ -148,6 +152,7 @@ def test_what_sglang_would_find_out_only_after_the_load(edited: Path, old: str, 
     with pytest.raises(DeployKitError) as caught:
         resolve(Catalog(edited), "eagle3")
     assert caught.value.key == key
+    assert "never-in-a-plan" not in str(caught.value)
 
 
 def test_levers_that_set_the_same_thing_or_exclude_each_other(edited: Path) -> None:
