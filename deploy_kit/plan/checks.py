@@ -17,7 +17,7 @@ _NO_SM120_ATTENTION = ("fa3", "fa4", "trtllm_mla", "trtllm_mha", "cutlass_mla", 
 _NO_SM120_MOE = ("flashinfer_trtllm", "deep_gemm")
 
 
-# Flags that a plan makes from something else: another value in a [flags] table would be lost, or contradict it.
+# Flags that a plan makes from something else: a value in a [flags] table would be lost, or contradict it.
 _SET_ELSEWHERE = {
     "host": "--address",
     "port": "--port",

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deploy_kit.pasted import ESCAPES
 from deploy_kit.patterns import Sieved, sieved
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _BRAILLE_OR_MARK = re.compile(r"^[\s✔✘⠀-⣿!*]+")
 _LONGEST_EVIDENCE = 400
 _LONGEST_INPUT = 2_000_000
@@ -622,7 +622,7 @@ def plain_text(text: str) -> str:
     """Return the text without terminal escapes, with one kind of line end; bounded in length."""
     text = text[-_LONGEST_INPUT:]
     if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
+        text = ESCAPES.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

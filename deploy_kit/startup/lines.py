@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from deploy_kit.pasted import ESCAPES
+
 # Of a line longer than HEAD + TAIL only its beginning and its end are kept.
 HEAD_BYTES = 24_576
 TAIL_BYTES = 4_096
@@ -109,7 +111,6 @@ class Line:
         return self.stamp is not None
 
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 # What carried the log writes before each line: Compose (the service and a bar), Docker and Kubernetes (a time
 # stamp, the stream), Ray (the actor in parentheses), journald (date, host, unit).
 _CARRIER = re.compile(
@@ -132,14 +133,14 @@ def _of_json_file(text: str) -> str:
         said = json.loads(text)["log"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return text
-    return _ESCAPES.sub("", said).rstrip("\r\n") if isinstance(said, str) else text
+    return ESCAPES.sub("", said).rstrip("\r\n") if isinstance(said, str) else text
 
 
 def parse_line(raw: bytes | str) -> Line:
     """Given a raw line, return its text, rank and time stamp; bad bytes are replaced, escapes removed."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
+        text = ESCAPES.sub("", text)
     if "\0" in text:
         text = text.replace("\0", "")
     if text.startswith('{"log":"'):
