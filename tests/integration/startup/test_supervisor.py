@@ -98,7 +98,7 @@ class Running:
         assert state is not None
         return state
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> float:
+    def wait(self, condition: Callable[[], bool], seconds: float = 90.0) -> float:
         started = time.monotonic()
         while not condition():
             assert time.monotonic() - started < seconds, (self.board.read(), self.said)
@@ -108,7 +108,7 @@ class Running:
     def wait_ready(self) -> None:
         self.wait(lambda: read_state(self.folder) is not None and self.state().ready)
 
-    def wait_end(self, seconds: float = 20.0) -> int:
+    def wait_end(self, seconds: float = 90.0) -> int:
         self.thread.join(timeout=seconds)
         assert self.code is not None, (self.board.read(), self.said)
         assert self.engine is not None
@@ -134,7 +134,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         if running.thread.is_alive():
             running.supervisor.request_stop(signal.SIGTERM)
             running.supervisor.request_stop(signal.SIGTERM)
-            running.thread.join(timeout=20)
+            running.thread.join(timeout=90)
 
 
 def test_ready_only_after_a_real_completion(run: Callable[..., Running]) -> None:
@@ -237,7 +237,7 @@ def test_accepted_requests_are_answered_while_draining(run: Callable[..., Runnin
     running.wait(lambda: running.board.read().phase == "draining")
     running.wait(lambda: not running.state().ready)  # the file follows the board by a moment
     assert httpx.post(f"{running.url}/v1/completions", json=body).status_code == 503
-    asking.join(timeout=20)
+    asking.join(timeout=90)
     assert answers == [200]
     assert running.wait_end() == 0
 
@@ -372,7 +372,7 @@ def test_a_reader_that_does_not_read_holds_nothing_up(run: Callable[..., Running
         running.wait(lambda: relay.bytes_seen > 30_000_000, 30.0)  # far beyond pipe and buffers
         assert running.board.read().phase == "serving"
         running.supervisor.request_stop(signal.SIGTERM)
-        running.thread.join(timeout=20)
+        running.thread.join(timeout=90)
         assert running.code == 0
     finally:
         os.close(reading)
