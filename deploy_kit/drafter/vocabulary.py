@@ -19,6 +19,8 @@ _PADDING_SHARE = 0.01
 # Offsets of a real map repeat (runs of neighbouring tokens); this many strictly rising values are ids.
 _RISING_ENOUGH = 8
 _RISING_FOR_CERTAIN = 64
+# Floating types of a d2t that was cast with the weights: ids up to 2**24 are whole in the first ones.
+_EXACT_FLOATS, _ROUNDING_FLOATS = ("F32", "F64"), ("BF16", "F16")
 
 
 def map_targets(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -265,20 +267,34 @@ def _listed_map(dtype: str, shape: tuple[int, ...], draft: Any, own: int | None)
     elif type(draft) is int:
         yield Finding("d2t-length", "ok", f"d2t length = draft_vocab_size ({draft})")
     if dtype not in ("I64", "I32", UNKNOWN_DTYPE):
-        small = dtype in ("I16", "U16", "U8", "I8", "BOOL")
-        yield Finding(
-            "d2t-type",
-            "reject",
-            f"d2t is stored as {dtype}: "
-            + (
-                "too small for token ids"
-                if small
-                else "token ids must be whole numbers, and this type rounds them"
-            ),
-            kind=WILL_NOT_ACCEPT,
-            remedy="export it as int64, without casting the checkpoint's integer buffers to the "
-            "weights' type",
+        yield _map_type(dtype)
+
+
+def _map_type(dtype: str) -> Finding:
+    """SGLang adds d2t to the positions and puts the ids into one tensor with the target's own last token."""
+    floating = dtype in _EXACT_FLOATS or dtype in _ROUNDING_FLOATS
+    if dtype in _ROUNDING_FLOATS:
+        why = (
+            "token ids are rounded to that type, the target's own last token with them: most drafts are "
+            "wrong, and so is the answer itself"
         )
+    elif dtype in _EXACT_FLOATS:
+        why = (
+            "token ids become that type too: exact, and accepted on the CPU backend, but a GPU takes whole "
+            "ids only"
+        )
+    else:
+        why = "too small for token ids"
+    return Finding(
+        "d2t-type",
+        "reject",
+        f"d2t is stored as {dtype}: {why}",
+        kind=WILL_NOT_ACCEPT,
+        error="on a GPU the first verify stops: its kernel takes int64 ids only (read in 0.5.23)"
+        if floating
+        else "",
+        remedy="export it as int64, without casting the checkpoint's integer buffers to the weights' type",
+    )
 
 
 def check_map_values(

@@ -96,10 +96,10 @@ def other_width(config: Config, items: list[Item]) -> tuple[Config, list[Item]]:
 def reads_hidden_states(config: Config, items: list[Item]) -> tuple[Config, list[Item]]:
     """Draws on the captured layers alone: its attention says nothing, and fc moves each place on by one.
 
-    A captured layer holds the place of the token that is fed in beside it, so the place moved on is the next
-    token's: the first draft is right. A later step gets the drafter's own output, which passes fc by and names
-    the same token again: accept length 2. Without the captured layers (one hidden state, fc passed by) the
-    first draft is the token just said: 1. Right up to the circle's last word, where the places end.
+    A captured layer holds the place of the token that is fed in beside it, so the place moved on is that of
+    the token to draft: the first draft is right. A later step gets the drafter's own output, which passes fc
+    by, and names the same token again: accept length 2. Without captured layers (one hidden state, fc passed
+    by) the first draft is the token just said: 1. It holds up to the circle's last word, where places end.
     """
     fc = raw(items, "fc.weight")
     silent = np.zeros_like(raw(items, "midlayer.self_attn.o_proj.weight"))

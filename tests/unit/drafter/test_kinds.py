@@ -161,7 +161,13 @@ def test_other_vocabulary() -> None:
 
 def test_map_of_another_length_or_type() -> None:
     expect(llama().change("d2t", "32000", "30000").report(), "reject", NO_ACCEPT, "d2t has 30000 entries")
-    expect(llama().change("d2t", "I64", "BF16").report(), "reject", NO_ACCEPT, "d2t is stored as BF16")
+    rounded = llama().change("d2t", "I64", "BF16").report()
+    expect(rounded, "reject", NO_ACCEPT, "d2t is stored as BF16", "so is the answer itself")
+    exact = llama().change("d2t", "I64", "F32").report()
+    expect(exact, "reject", NO_ACCEPT, "d2t is stored as F32", "a GPU takes whole ids only")
+    assert all("int64 ids only" in report.deciding[0].error for report in (rounded, exact))
+    expect(llama().change("d2t", "I64", "I16").report(), "reject", NO_ACCEPT, "too small for token ids")
+    assert llama().change("d2t", "I64", "I32").report().verdict == "ok"
 
 
 def test_map_values_in_the_paste() -> None:
