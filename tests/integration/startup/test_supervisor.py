@@ -34,6 +34,7 @@ from deploy_kit.startup.status import StatusBoard
 STANDIN = Path(__file__).with_name("standin_engine.py")
 ROOT = Path(__file__).parents[3]
 SECRET = "k-stand-in-0123456789"
+STOPPED_SEEN_SECONDS = 30.0  # a few seconds on a quiet machine
 
 
 class Running:
@@ -189,7 +190,7 @@ def test_health_lies_after_the_scheduler_died(
     monkeypatch.setattr(supervisor_module, "LAST_WORDS_SECONDS", 2.0)
     running = run("health-lies")
     running.wait_ready()
-    running.wait(lambda: running.board.read().cause is not None, 8.0)
+    running.wait(lambda: running.board.read().cause is not None)
     assert "illegal memory access" in (running.board.read().cause or "")
     assert httpx.get(f"{running.url}/health").status_code == 200
     assert running.wait_end() == ExitCode.ENGINE_DIED
@@ -203,10 +204,11 @@ def test_a_stopped_process_is_stalled_and_goes_on(run: Callable[..., Running], s
     time.sleep(1.0)
     assert running.engine is not None
     os.kill(running.engine.pid, signal.SIGSTOP)
-    assert running.wait(lambda: running.board.read().stalled, 6.0) < 5.0
+    # Seen as stopped, not after the minutes of silence that a load may have.
+    assert running.wait(lambda: running.board.read().stalled) < STOPPED_SEEN_SECONDS
     assert any("SIGSTOP" in check for check in running.board.read().stalled_checks)
     os.kill(running.engine.pid, signal.SIGCONT)
-    assert running.wait(lambda: not running.board.read().stalled, 6.0) < 5.0
+    assert running.wait(lambda: not running.board.read().stalled) < STOPPED_SEEN_SECONDS
 
 
 def test_a_hang_is_ended_only_when_asked(
@@ -214,7 +216,7 @@ def test_a_hang_is_ended_only_when_asked(
 ) -> None:
     monkeypatch.setattr(supervisor_module, "IDLE_AFTER_SECONDS", 3.0)
     running = run("hang-loading", stop_hung_seconds=4.0)
-    running.wait(lambda: running.board.read().stalled, 12.0)
+    running.wait(lambda: running.board.read().stalled)
     assert running.board.read().phase == "loading"
     assert running.wait_end() == ExitCode.ENGINE_HUNG
     assert running.post_mortem()["explanation"]["verdict"] == "hung"  # type: ignore[index]
@@ -343,7 +345,7 @@ def test_a_state_folder_that_cannot_be_written_ends_nothing(run: Callable[..., R
     moved = running.folder.with_name("moved")
     running.folder.rename(moved)
     try:
-        running.wait(lambda: any("state file is not written" in said for said in running.said), 60.0)
+        running.wait(lambda: any("state file is not written" in said for said in running.said))
         assert running.engine is not None
         assert running.engine.poll() is None
     finally:
@@ -369,7 +371,7 @@ def test_a_reader_that_does_not_read_holds_nothing_up(run: Callable[..., Running
         running.wait_ready()
         assert running.engine is not None
         relay = running.engine.relay
-        running.wait(lambda: relay.bytes_seen > 30_000_000, 30.0)  # far beyond pipe and buffers
+        running.wait(lambda: relay.bytes_seen > 30_000_000)  # far beyond pipe and buffers
         assert running.board.read().phase == "serving"
         running.supervisor.request_stop(signal.SIGTERM)
         running.thread.join(timeout=90)
