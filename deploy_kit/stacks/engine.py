@@ -11,6 +11,7 @@ from deploy_kit.configs.schema import Stack
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.stacks import installed as read
+from deploy_kit.stacks.loading import check_loading, read_loading
 from deploy_kit.stacks.locks import normalised, read_lock
 from deploy_kit.stacks.verify import Check
 
@@ -38,7 +39,11 @@ def examine(stack: Stack, root: Path, site: Path) -> list[Check]:
     if stack.patches:
         # The lever that the patch opens needs the modules; a stack without it compiles at its first start.
         cuobjdump = site / "triton/backends/nvidia/bin/cuobjdump"
-        checks += read.check_compiled(stack, site / "flashinfer_jit_cache", cuobjdump)
+        provider = site / "flashinfer_jit_cache"
+        checks += read.check_compiled(stack, provider, cuobjdump)
+        home = Path(os.environ.get("CUDA_HOME", "/opt/cuda"))
+        for architecture, modules in read.read_built(provider).items():
+            checks += check_loading(architecture, read_loading(python, architecture, modules, home))
     return checks
 
 

@@ -25,8 +25,13 @@ PLUGIN = "deploy_kit_telemetry"
 # In the environment beside the lock: what made it, and ourselves.
 OWN_PACKAGES = frozenset({"deploy-kit", "deploy-kit-rehearsal", "pip"})
 _NCCL = re.compile(r"^libnccl\.so(\.\d+)*$")
-# FlashInfer's modules that must be compiled for SM120: both ways of PCIe IPC, TRT-LLM's all-reduce.
-MODULES = ("pcie_ipc_ag_rs", "pcie_ipc_comm", "trtllm_comm")
+# FlashInfer's modules that must be compiled, by a stack's architecture: both ways of PCIe IPC with what
+# their tuner launches (trtllm_utils), and for SM120 TRT-LLM's all-reduce.
+_PCIE_IPC = ("pcie_ipc_ag_rs", "pcie_ipc_comm")
+MODULES = {
+    "12.0": (*_PCIE_IPC, "trtllm_comm", "trtllm_utils"),
+    "9.0": (*_PCIE_IPC, "trtllm_utils"),
+}
 # What a build may leave behind and must not: (folder, what it is).
 CACHES = (
     (".cache/pip", "pip's cache"),
@@ -241,14 +246,20 @@ def check_compiled(stack: Stack, provider: Path, cuobjdump: Path) -> Iterator[Ch
         return
     built = json.loads(manifest.read_text())
     yield check_modules_version(stack, built)
-    found = sorted(
-        name for word, names in built["architectures"].items() if "sm120" in word for name in names
-    )
-    yield Check(
-        "modules for SM120",
-        found == list(MODULES),
-        f"found {', '.join(found) or 'none'}, allowed {', '.join(MODULES)}",
-    )
+    for one in stack.architectures:
+        capability = one.replace(".", "")
+        found = sorted(
+            name
+            for word, names in built["architectures"].items()
+            if re.fullmatch(rf"sm{capability}[af]?", word)
+            for name in names
+        )
+        wanted = MODULES.get(one, ())
+        yield Check(
+            f"modules for SM{capability}",
+            found == list(wanted),
+            f"found {', '.join(found) or 'none'}, allowed {', '.join(wanted) or 'none'}",
+        )
     for architecture, modules in sorted(built["architectures"].items()):
         for name in sorted(modules):
             library = provider / architecture / name / f"{name}.so"
@@ -259,6 +270,15 @@ def check_compiled(stack: Stack, provider: Path, cuobjdump: Path) -> Iterator[Ch
                 parse_architectures(code),
                 parse_needed(_run(["readelf", "-d", str(library)])),
             )
+
+
+def read_built(provider: Path) -> dict[str, list[str]]:
+    """Return the compiled modules' names by architecture; none where there is no manifest."""
+    manifest = provider / "built.json"
+    if not manifest.is_file():
+        return {}
+    architectures = json.loads(manifest.read_text())["architectures"]
+    return {architecture: sorted(modules) for architecture, modules in sorted(architectures.items())}
 
 
 def check_no_caches(homes: Iterable[Path], temporary: Path) -> Check:

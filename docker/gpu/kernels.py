@@ -21,8 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-# Each module's maker in FlashInfer. trtllm_utils holds the delay kernel that FlashInfer's tuner launches before it
-# times a candidate: without it, tuning the PCIe IPC all-reduce compiles at the first start.
+# Each module's maker in FlashInfer. trtllm_utils holds the delay kernel that FlashInfer's tuner launches
+# before it times a candidate: without it, tuning the PCIe IPC all-reduce compiles at the first start.
 MODULES = {
     "pcie_ipc_comm": "flashinfer.jit.comm:gen_pcie_ipc_comm_module",
     "pcie_ipc_ag_rs": "flashinfer.jit.comm:gen_pcie_ipc_ag_rs_module",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from deploy_kit.configs.catalog import Catalog
 from deploy_kit.configs.schema import Patch, Stack
 from deploy_kit.errors import DeployKitError
-from deploy_kit.stacks import engine
+from deploy_kit.stacks import engine, loading
 from deploy_kit.stacks import installed as read
 from deploy_kit.stacks.engine import examine_slice
 from deploy_kit.stacks.locks import Pin
@@ -185,10 +187,75 @@ def test_compiled_modules_that_are_missing_or_of_another_version(tmp_path: Path)
 
 
 def test_a_module_that_the_manifest_forgot(tmp_path: Path) -> None:
-    built = {"flashinfer": "0.7.2", "architectures": {"sm90a": {"pcie_ipc_comm": {}}}}
+    built = {"flashinfer": "0.7.2", "architectures": {"sm90a": {"pcie_ipc_comm": {}}, "sm120": {}}}
     (tmp_path / "built.json").write_text(json.dumps(built))
     found = failed(list(read.check_compiled(CURRENT, tmp_path, Path("/nowhere"))))
     assert "found none, allowed pcie_ipc_ag_rs, pcie_ipc_comm, trtllm_comm" in found["modules for SM120"]
+    assert "found pcie_ipc_comm, allowed pcie_ipc_ag_rs, pcie_ipc_comm, trtllm" in found["modules for SM90"]
+
+
+def test_what_the_dockerfile_compiles_is_what_the_assertion_allows() -> None:
+    """For each of the stack's architectures, and each module can be asked for loading."""
+    steps = re.findall(
+        r"kernels\.py \S+ (\d+\.\d)[af]? ([a-z_ ]+?); rm", (ROOT / "docker/Dockerfile").read_text()
+    )
+    compiled: dict[str, list[str]] = {}
+    for architecture, names in steps:
+        compiled.setdefault(architecture, []).extend(names.split())
+    assert {one: tuple(sorted(names)) for one, names in compiled.items()} == read.MODULES
+    assert set(read.MODULES) == set(CURRENT.architectures)
+    assert {name for names in read.MODULES.values() for name in names} == set(loading.GETTERS)
+
+
+# Stands in for FlashInfer: one module that is there, one that FlashInfer would compile.
+STAND_IN_FLASHINFER = {
+    "flashinfer/__init__.py": "print('a library talks')\n",
+    "flashinfer/tllm_utils.py": "def get_trtllm_utils_module():\n    return object()\n",
+    "flashinfer/comm/__init__.py": "import subprocess\nsubprocess.run(['nvcc', '--version'])\n",
+    "flashinfer/comm/trtllm_ar.py": (
+        "import subprocess\n\n\ndef get_trtllm_comm_module():\n"
+        "    subprocess.run(['ninja', '-C', 'x'], check=True)\n"
+    ),
+}
+
+
+@pytest.fixture
+def stand_in_python(tmp_path: Path) -> Path:
+    """A Python that finds the stand-in for FlashInfer."""
+    for name, text in STAND_IN_FLASHINFER.items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text(text)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path / "site"} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_a_module_that_loads_without_a_compiler(stand_in_python: Path, tmp_path: Path) -> None:
+    found = loading.read_loading(stand_in_python, "sm120f", ["trtllm_utils"], tmp_path)
+    assert found == loading.Loading({"trtllm_utils": "loaded"}, ())
+    assert failed(list(loading.check_loading("sm120f", found))) == {}
+
+
+def test_a_module_that_would_be_compiled_fails_with_the_compiler_s_call(
+    stand_in_python: Path, tmp_path: Path
+) -> None:
+    found = loading.read_loading(stand_in_python, "sm120f", ["trtllm_comm", "trtllm_utils"], tmp_path)
+    assert found.compiler_calls == ("nvcc --version", "ninja -C x")
+    bad = failed(list(loading.check_loading("sm120f", found)))
+    assert "found 1 calls of a compiler (ninja -C x), allowed none" in bad["nothing compiles for sm120f"]
+    assert "trtllm_comm: CalledProcessError" in bad["FlashInfer loads for sm120f"]
+
+
+def test_a_python_that_cannot_load_is_unknown_not_right(tmp_path: Path) -> None:
+    found = loading.read_loading(
+        Path(shutil.which("false") or "/bin/false"), "sm90a", ["trtllm_utils"], tmp_path
+    )
+    assert found.outcomes["trtllm_utils"].startswith("unknown")
+    assert set(failed(list(loading.check_loading("sm90a", found)))) == {"FlashInfer loads for sm90a"}
+    assert set(failed(list(loading.check_loading("sm90a", loading.Loading({}, ()))))) == {
+        "FlashInfer loads for sm90a"
+    }
 
 
 def test_what_pip_and_compilers_leave(tmp_path: Path) -> None:
