@@ -67,6 +67,17 @@ def parse_lock(text: str, path: Path) -> dict[str, Pin]:
 
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.split(" --hash")[0].strip()
+        broken = next((word for word in line.split() if _is_broken_hash(word)), None)
+        if broken is not None:
+            raise DeployKitError(
+                "a hash in a lock is none",
+                file=path,
+                key=f"line {number}: {name or bare}",
+                found=broken.partition("=")[2][:80] or "nothing",
+                allowed="sha256: and 64 characters of 0-9 and a-f",
+                remedy="make the lock again: deploy-kit stack lock NAME",
+                exit_code=ExitCode.CONFIG,
+            )
         if not bare or bare.startswith(("#", "--hash")):
             hashes += _HASH.findall(line)
             continue
@@ -85,6 +96,10 @@ def parse_lock(text: str, path: Path) -> dict[str, Pin]:
         name, version, hashes, started = found[1], found[2], _HASH.findall(line), number
     finish()
     return pins
+
+
+def _is_broken_hash(word: str) -> bool:
+    return word.startswith("--hash") and re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) is None
 
 
 def normalised(name: str) -> str:

@@ -35,7 +35,7 @@ def verify(stack: Stack, root: Path) -> list[Check]:
         Check(
             "image tag",
             stack.versions.sglang in stack.image,
-            f"{stack.image} names SGLang {stack.versions.sglang}",
+            f"found {stack.image}, allowed a tag with SGLang's version {stack.versions.sglang}",
         ),
     ]
 
@@ -51,20 +51,23 @@ def check_versions(stack: Stack, lock: dict[str, Pin]) -> Iterator[Check]:
             # CUDA's own package is missing where torch brings the libraries one by one.
             if key == "cuda":
                 continue
-            yield Check(key, False, f"{stack.requirements} does not pin {package}; the stack says {wanted}")
+            yield Check(key, False, f"{stack.requirements}: found no {package}, allowed {wanted}")
             continue
         same = pin.version == wanted or pin.version.startswith((f"{wanted}.", f"{wanted}+"))
-        yield Check(key, same, f"stack {wanted}, lock {package}=={pin.version} (line {pin.line})")
+        found = f"found {package}=={pin.version}, allowed {wanted}"
+        yield Check(key, same, f"{stack.requirements}, line {pin.line}: {found}")
 
 
 def check_base(stack: Stack, dockerfile: str) -> Iterator[Check]:
-    """Given a stack and the Dockerfile's text, compare the base image and its digest."""
+    """Given a stack and the Dockerfile's text, compare every image it starts from with the stack's base."""
     wanted = f"{stack.base.image}@{stack.base.digest}"
-    bases = re.findall(r"^FROM\s+(\S+@\S+)", dockerfile, flags=re.MULTILINE)
+    stages = re.findall(r"^FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", dockerfile, flags=re.MULTILINE)
+    own = {"scratch", *(name for _, name in stages if name)}
+    bases = sorted({image for image, _ in stages} - own)
     yield Check(
         "base",
-        wanted in bases,
-        f"stack {wanted}; Dockerfile {', '.join(bases) or 'has no base with a digest'}",
+        bases == [wanted],
+        f"docker/Dockerfile, FROM: found {', '.join(bases) or 'none'}, allowed {wanted}",
     )
 
 
@@ -93,10 +96,11 @@ def check_arguments(stack: Stack, dockerfile: str) -> Iterator[Check]:
         label = LABEL + name.lower().replace("_", "-")
         labelled = f'{label}="${{{name}}}"' in dockerfile
         agrees = defaults == {value} if stack.name == DEFAULT_STACK else len(defaults) == 1
+        allowed = value if stack.name == DEFAULT_STACK else f"one default; `stack build` sets {value}"
         yield Check(
             f"argument {name}",
             agrees and labelled,
-            f"stack {value}; Dockerfile default {', '.join(sorted(defaults)) or 'none'}"
+            f"docker/Dockerfile, ARG {name}: found {', '.join(sorted(defaults)) or 'none'}, allowed {allowed}"
             + ("" if labelled else f", and no label {label} carries it"),
         )
 
@@ -106,7 +110,9 @@ def check_literals(stack: Stack, dockerfile: str) -> Iterator[Check]:
     for name, wanted in make_labels(stack).items():
         found = re.findall(rf'{re.escape(name)}="([^"$]*)"', dockerfile)
         yield Check(
-            f"label {name}", wanted in found, f"stack {wanted}; Dockerfile {', '.join(found) or 'none'}"
+            f"label {name}",
+            wanted in found,
+            f"docker/Dockerfile: found {', '.join(found) or 'none'}, allowed {wanted}",
         )
 
 
@@ -126,7 +132,7 @@ def check_flake(stack: Stack, flake: Path) -> Iterator[Check]:
     yield Check(
         "flake",
         read and not repeated,
-        f"flake.nix repeats {', '.join(repeated)}; allowed: only what it reads from configs/stacks"
+        f"flake.nix: found the versions {', '.join(repeated)}, allowed only what it reads from configs/stacks"
         if repeated
         else f"flake.nix {'reads' if read else 'does not read'} configs/stacks/{stack.name}.toml",
     )
@@ -137,10 +143,14 @@ def check_patches(stack: Stack, root: Path) -> Iterator[Check]:
     for patch in stack.patches:
         path = root / patch.file
         if not path.is_file():
-            yield Check(patch.file, False, "the file is not there")
+            yield Check(patch.file, False, f"found no such file, allowed sha256 {patch.sha256}")
             continue
         found = hashlib.sha256(path.read_bytes()).hexdigest()
-        yield Check(patch.file, found == patch.sha256, f"stack {patch.sha256[:12]}…, file {found[:12]}…")
+        yield Check(
+            patch.file,
+            found == patch.sha256,
+            f"found sha256 {found}, allowed {patch.sha256} (configs/stacks/{stack.name}.toml)",
+        )
 
 
 def difference(one: Stack, other: Stack, one_lock: dict[str, Pin], other_lock: dict[str, Pin]) -> list[str]:

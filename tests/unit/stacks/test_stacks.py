@@ -59,6 +59,9 @@ def test_a_base_without_its_digest_or_with_another() -> None:
     text = (ROOT / "docker/Dockerfile").read_text()
     assert failures(list(check_base(stack, text))) == []
     assert failures(list(check_base(stack, text.replace(f"@{stack.base.digest}", "")))) == ["base"]
+    assert failures(list(check_base(stack, text + "FROM python:3.11 AS x\n"))) == ["base"]
+    (check,) = check_base(stack, text.replace(f"@{stack.base.digest}", ""))
+    assert "docker/Dockerfile, FROM: found debian:bookworm-20260918-slim, allowed debian:" in check.detail
     other = edited("current", "sha256:3783", "sha256:3784")
     assert failures(list(check_base(other, text))) == ["base"]
 
@@ -96,9 +99,15 @@ def test_locks_that_are_none(text: str, words: str) -> None:
     assert caught.value.key is not None
 
 
-def test_a_wrong_hash_length_is_no_hash() -> None:
-    with pytest.raises(DeployKitError, match="no hash"):
-        parse_lock(f"a==1 --hash=sha256:{HASH[:-1]}\n", Path("lock.txt"))
+@pytest.mark.parametrize(
+    "bad", [f"sha256:{HASH[:-1]}", f"sha256:{HASH}0", f"md5:{HASH}", f"sha256:{HASH[1:]}G"]
+)
+def test_a_hash_that_is_none_is_refused_beside_good_ones(bad: str) -> None:
+    text = f"b==2 --hash=sha256:{HASH}\na==1 \\\n    --hash=sha256:{HASH} \\\n    --hash={bad}\n"
+    with pytest.raises(DeployKitError, match="a hash in a lock is none") as caught:
+        parse_lock(text, Path("lock.txt"))
+    assert (caught.value.file, caught.value.key, caught.value.found) == ("lock.txt", "line 4: a", bad)
+    assert "64 characters" in str(caught.value.allowed)
 
 
 @given(
