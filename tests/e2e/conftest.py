@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docker/rehearsal/src"))
 
+from deploy_kit_rehearsal import expect  # noqa: E402  (found by the line above)
+
 PORTS = {"eagle3": 30000, "baseline": 30001, "ngram": 30002}
 SERVICES = {"eagle3": "kimi-eagle", "baseline": "kimi-baseline", "ngram": "kimi-ngram"}
 
@@ -110,3 +112,23 @@ def bench(
         return measured[profile]
 
     return measure
+
+
+@pytest.fixture
+def speech_of(tmp_path: Path) -> Callable[[Deployment], expect.Speech]:
+    """Return a function that says what a deployment's target speaks, from the container itself."""
+
+    def load(deployment: Deployment) -> expect.Speech:
+        folder = tmp_path / "target"
+        folder.mkdir()
+        return expect.load_speech(copy_out(deployment, "target", folder))
+
+    return load
+
+
+def copy_out(deployment: Deployment, model: str, into: Path) -> Path:
+    """Copy the manifest of one of the rehearsal's models out of a container into a folder, and return it."""
+    done = run("docker", "exec", deployment.container, "cat", f"/opt/rehearsal/models/{model}/rehearsal.json")
+    assert done.returncode == 0, done.stderr
+    (into / "rehearsal.json").write_text(done.stdout)
+    return into

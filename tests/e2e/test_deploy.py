@@ -16,31 +16,12 @@ import openai
 import pytest
 from deploy_kit_rehearsal import expect
 
-from .conftest import SERVICES, Deployment, deploy_kit, run
+from .conftest import SERVICES, Deployment, copy_out, deploy_kit, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.engine, pytest.mark.slow]
 
 REQUESTS = 50
 CONCURRENCY = 4
-
-
-@pytest.fixture
-def speech_of(tmp_path: Path) -> Callable[[Deployment], expect.Speech]:
-    """Return a function that says what a deployment's target speaks, from the container itself."""
-
-    def load(deployment: Deployment) -> expect.Speech:
-        folder = tmp_path / "target"
-        folder.mkdir()
-        return expect.load_speech(_copy_out(deployment, "target", folder))
-
-    return load
-
-
-def _copy_out(deployment: Deployment, model: str, into: Path) -> Path:
-    done = run("docker", "exec", deployment.container, "cat", f"/opt/rehearsal/models/{model}/rehearsal.json")
-    assert done.returncode == 0, done.stderr
-    (into / "rehearsal.json").write_text(done.stdout)
-    return into
 
 
 async def _ask(client: openai.AsyncOpenAI, model: str, number: int) -> tuple[str, int, int]:
@@ -134,7 +115,7 @@ def test_50_chat_completions_are_the_computed_ones(
         return
     assert 0 < verifies < asked
     if profile == "eagle3":
-        never = expect.load_never_drafted(_copy_out(deployment, "drafters/accept-2.75", tmp_path))
+        never = expect.load_never_drafted(copy_out(deployment, "drafters/accept-2.75", tmp_path))
         expected = expect.expected_accept_length(speech, never, speech.circle[2], 220, 3)
         assert meta["spec_accept_length"] == pytest.approx(expected, abs=1e-6)
         assert float(report["accept_length"]) == pytest.approx(2.75, rel=0.03)

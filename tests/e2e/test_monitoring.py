@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from deploy_kit_rehearsal import expect
 from monitoring_expressions import all_expressions, all_panels
 
 from deploy_kit.metrics.reading import Engine, Histogram, read
@@ -23,10 +24,11 @@ from deploy_kit.metrics.text import parse
 from deploy_kit.receipts import read_receipt
 from deploy_kit.receipts.bench import parse_bench
 
-from .conftest import Deployment
+from .conftest import Deployment, copy_out
 from .conftest import run as run_command
 
 TOKENS = 200
+DRAFTER, DRAFTED = "drafters/accept-2.75", 3
 # Requests at once → for how long (a few recorded values of each band; windows are up to a minute).
 LOADS = {1: 40.0, 3: 40.0, 8: 40.0}
 LOADED_SECONDS = round(sum(LOADS.values())) + 15
@@ -160,7 +162,15 @@ def test_no_panel_is_empty_but_those_that_say_they_need_gpus(run: Run) -> None:
     assert not empty, empty
 
 
-def test_accept_length_is_the_known_one(run: Run) -> None:
+@pytest.fixture
+def known_lengths(run: Run, speech_of: Callable[[Deployment], expect.Speech], tmp_path: Path) -> list[int]:
+    """Accept length of each verify of one long answer, computed from the models' construction."""
+    speech = speech_of(run.deployment)
+    never = expect.load_never_drafted(copy_out(run.deployment, DRAFTER, tmp_path))
+    return expect.expected_accept_lengths(speech, never, speech.circle[0], 20 * TOKENS, DRAFTED)
+
+
+def test_accept_length_is_the_known_one(run: Run, known_lengths: list[int]) -> None:
     known = float(run.deployment.answer["report"]["known_accept_length"])
     found = run.after.own["accept_length"].since(run.before.own.get("accept_length") or Histogram(0.0, 0.0))
     assert found is not None
@@ -168,8 +178,10 @@ def test_accept_length_is_the_known_one(run: Run) -> None:
     assert found.mean == pytest.approx(known, rel=0.01)
     accepted = sum(run.after.positions.values()) - sum(run.before.positions.values())
     assert 1 + accepted / found.count == pytest.approx(found.mean, rel=1e-9)
-    positions = [run.after.positions[number] for number in sorted(run.after.positions)]
-    assert positions == sorted(positions, reverse=True)
+    for position in range(1, DRAFTED + 1):
+        rate = sum(length > position for length in known_lengths) / len(known_lengths)
+        counted = run.after.positions.get(position, 0.0) - run.before.positions.get(position, 0.0)
+        assert counted / found.count == pytest.approx(rate, rel=0.01, abs=0.005), position
 
 
 def test_speed_up_and_break_even_come_from_the_baseline_s_receipt(
