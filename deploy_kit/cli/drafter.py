@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from deploy_kit.drafter.description import Description
-    from deploy_kit.drafter.predict import Prediction
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
@@ -179,6 +178,8 @@ def compare(
     from deploy_kit.drafter.weights_file import read_weights
     from deploy_kit.output import print_json, stdout_console
 
+    if text is not None and frequencies is not None:
+        raise DeployKitError("give either --text or --frequencies", exit_code=ExitCode.USAGE)
     if text is not None and target is None:
         raise DeployKitError("--text needs --target for its tokenizer", exit_code=ExitCode.USAGE)
     weights_a, weights_b = read_weights(a), read_weights(b)
@@ -312,6 +313,7 @@ def predict(
     """Predict the accept length from acceptance figures, and whether it pays. A prediction, no
     measurement."""
     from deploy_kit.drafter import predict as arithmetic
+    from deploy_kit.drafter.figures import parse_figures, parse_rate
     from deploy_kit.drafter.render import render_prediction
     from deploy_kit.files import read_text
     from deploy_kit.output import print_json, stdout_console
@@ -323,52 +325,43 @@ def predict(
         from deploy_kit.configs.schema import Profile
 
         chosen = Catalog.find(configs).load(Profile, profile)
+        if chosen.speculative_algorithm is None:
+            raise DeployKitError(
+                f"the profile {profile} drafts nothing: there is no acceptance to predict",
+                key="--profile",
+                exit_code=ExitCode.USAGE,
+            )
         draft_tokens, topk = draft_tokens or chosen.draft_tokens, chosen.topk or topk
     how = "cumulative figures" if cumulative else "conditional figures"
     if figures is not None:
-        rates, how = arithmetic.parse_figures(read_text(figures, what="figures", limit_bytes=64 * 2**20))
+        rates, how = parse_figures(
+            read_text(figures, what="figures", limit_bytes=64 * 2**20), cumulative=cumulative
+        )
         ranks = [[rate] for rate in rates]
     else:
-        ranks = [
-            [arithmetic.parse_rate(part) for part in place.split("/")]
-            for place in (acceptance or "").split(",")
-        ]
+        ranks = [[parse_rate(part) for part in place.split("/")] for place in (acceptance or "").split(",")]
     tree = topk > 1 or any(len(place) > 1 for place in ranks)
-    if cumulative and (tree or figures is not None):
-        raise DeployKitError(
-            "--cumulative is for a chain's figures given as an argument", exit_code=ExitCode.USAGE
-        )
+    if cumulative and tree:
+        raise DeployKitError("--cumulative is for a chain's figures", exit_code=ExitCode.USAGE)
     cycle = None if cycle_ms is None else cycle_ms / 1000
     if tree:
-        result = _tree(ranks, topk, draft_tokens, cycle, baseline)
+        if topk < 2 or draft_tokens is None:
+            raise DeployKitError("a tree needs --topk above 1 and --draft-tokens", exit_code=ExitCode.USAGE)
+        result = arithmetic.predict_whole_tree(
+            ranks,
+            topk=topk,
+            draft_tokens=draft_tokens,
+            cycle_seconds=cycle,
+            baseline_tokens_per_second=baseline,
+        )
     else:
         chain = [place[0] for place in ranks]
-        chain = list(arithmetic.from_cumulative(chain)) if cumulative else chain
+        if cumulative and figures is None:
+            chain = list(arithmetic.from_cumulative(chain))
         result = arithmetic.predict(
             chain, draft_tokens=draft_tokens, cycle_seconds=cycle, baseline_tokens_per_second=baseline
         )
     if as_json:
         print_json({**result.as_dict(), "figures": how})
     else:
-        stdout_console().print(render_prediction(result))
-
-
-def _tree(
-    ranks: list[list[float]], topk: int, draft_tokens: int | None, cycle: float | None, baseline: float | None
-) -> Prediction:
-    from deploy_kit.drafter import predict as arithmetic
-
-    if topk < 2 or draft_tokens is None:
-        raise DeployKitError("a tree needs --topk above 1 and --draft-tokens", exit_code=ExitCode.USAGE)
-    arithmetic.checked_rates([rate for place in ranks for rate in place])
-    for index, place in enumerate(ranks):
-        if sum(place) > 1 + 1e-9:
-            raise DeployKitError(
-                "the choices of one position add up to more than 1",
-                key=f"position {index + 1}",
-                found=sum(place),
-                exit_code=ExitCode.USAGE,
-            )
-    length, reached = arithmetic.predict_tree(ranks, topk=topk, draft_tokens=draft_tokens)
-    made = arithmetic.Prediction(length, reached, draft_tokens)
-    return arithmetic.with_break_even(made, (), cycle, baseline)
+        stdout_console().print(render_prediction(result, how))

@@ -6,9 +6,8 @@ accept length = 1 (the bonus token) + the sum over draft positions of P(drafts a
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -30,8 +29,12 @@ class Prediction:
     break_even: float | None = None
     # Conditional acceptance each position would need, the others staying; None: not even 1.0 would do.
     needed: tuple[float | None, ...] = ()
-    # The one acceptance that would do at every position; None: not even 1.0.
+    # The one acceptance that would do at every position; None: not even 1.0, or a tree.
     needed_everywhere: float | None = None
+    # Of a tree: what every chance would have to be multiplied by; None: a chain, or out of reach. `needed`
+    # then holds, for each depth, the chance that one of its choices is right.
+    tree: bool = False
+    needed_factor: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the prediction for `--json`, rounded to what such figures carry."""
@@ -49,6 +52,7 @@ class Prediction:
             "pays": "unknown: give --cycle-ms and --baseline-tok-s" if pays is None else pays,
             "needed_conditional": [short(number) for number in self.needed],
             "needed_everywhere": short(self.needed_everywhere),
+            **({"needed_factor": short(self.needed_factor)} if self.tree else {}),
         }
 
 
@@ -141,22 +145,90 @@ def predict(
 def with_break_even(
     prediction: Prediction, conditional: Sequence[float], cycle_seconds: float | None, baseline: float | None
 ) -> Prediction:
-    """Return the prediction with speed and break-even added, as far as cycle time and baseline are known."""
-    from dataclasses import replace
+    """Return a chain's prediction with speed and break-even added, as far as cycle time and baseline are
+    known."""
+    prediction = _with_speed(prediction, cycle_seconds, baseline)
+    even = prediction.break_even
+    if even is None:
+        return prediction
+    return replace(
+        prediction,
+        needed=tuple(_needed_at(conditional, index, even) for index in range(len(conditional))),
+        needed_everywhere=needed_everywhere(even, prediction.draft_tokens - 1),
+    )
 
+
+def predict_whole_tree(
+    ranks: Sequence[Sequence[float]],
+    *,
+    topk: int,
+    draft_tokens: int,
+    cycle_seconds: float | None = None,
+    baseline_tokens_per_second: float | None = None,
+) -> Prediction:
+    """Given a tree's chances (as `predict_tree` takes them) and, if known, cycle time and plain decoding's
+    speed, return what follows."""
+    for index, choices in enumerate(ranks):
+        checked_rates(choices)
+        if sum(choices) > 1 + 1e-9:
+            raise DeployKitError(
+                "the choices of one position add up to more than 1",
+                key=f"position {index + 1}",
+                found=round(sum(choices), 6),
+                exit_code=ExitCode.USAGE,
+            )
+    checked_rates([sum(choices) for choices in ranks])
+    length, reached = predict_tree(ranks, topk=topk, draft_tokens=draft_tokens)
+    made = _with_speed(
+        Prediction(length, reached, draft_tokens, tree=True), cycle_seconds, baseline_tokens_per_second
+    )
+    if made.break_even is None:
+        return made
+    even, depths = made.break_even, range(len(ranks))
+
+    def factor(changed: Sequence[int]) -> float | None:
+        return _needed_factor(ranks, changed, even, topk=topk, draft_tokens=draft_tokens)
+
+    factors = [factor([depth]) for depth in depths]
+    needed = tuple(
+        None if times is None else times * sum(choices) for times, choices in zip(factors, ranks, strict=True)
+    )
+    return replace(made, needed=needed, needed_factor=factor(depths))
+
+
+def _needed_factor(
+    ranks: Sequence[Sequence[float]], changed: Sequence[int], even: float, *, topk: int, draft_tokens: int
+) -> float | None:
+    """Return what the chances of the `changed` depths must be multiplied by for the accept length `even`."""
+
+    def length(factor: float) -> float:
+        scaled = [
+            [factor * choice if depth in changed else choice for choice in choices]
+            for depth, choices in enumerate(ranks)
+        ]
+        return predict_tree(scaled, topk=topk, draft_tokens=draft_tokens)[0]
+
+    if length(0.0) >= even:
+        return 0.0
+    # No depth's choices can add up to more than 1.
+    high = min((1 / total for depth in changed if (total := sum(ranks[depth])) > 0), default=0.0)
+    if length(high) < even:
+        return None
+    low = 0.0
+    for _ in range(_SOLVE_ROUNDS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if length(middle) < even else (low, middle)
+    return high
+
+
+def _with_speed(prediction: Prediction, cycle_seconds: float | None, baseline: float | None) -> Prediction:
     for key, number in (("cycle", cycle_seconds), ("baseline", baseline)):
         if number is not None and not 0 < number < 1e9:
             raise DeployKitError(f"the {key} must be above 0", found=number, exit_code=ExitCode.USAGE)
-    speed = prediction.accept_length / cycle_seconds if cycle_seconds else None
-    if cycle_seconds is None or baseline is None:
-        return replace(prediction, tokens_per_second=speed)
-    even = cycle_seconds * baseline
     return replace(
         prediction,
-        tokens_per_second=speed,
-        break_even=even,
-        needed=tuple(_needed_at(conditional, index, even) for index in range(len(conditional))),
-        needed_everywhere=needed_everywhere(even, prediction.draft_tokens - 1),
+        tokens_per_second=None if cycle_seconds is None else prediction.accept_length / cycle_seconds,
+        break_even=None if cycle_seconds is None or baseline is None else cycle_seconds * baseline,
     )
 
 
@@ -202,53 +274,6 @@ def checked_rates(rates: Sequence[float]) -> None:
                 found=rate,
                 exit_code=ExitCode.USAGE,
             )
-
-
-def parse_rate(text: str) -> float:
-    """Return a rate written as 0.747, 74.7% or 74.7 %."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]-?[0-9]+)?)\s*(%?)\s*", text)
-    if match is None:
-        raise DeployKitError(
-            "this is not a rate", found=text, allowed="0.747 or 74.7%", exit_code=ExitCode.USAGE
-        )
-    return float(match.group(1)) / (100.0 if match.group(2) else 1.0)
-
-
-def parse_figures(text: str) -> tuple[tuple[float, ...], str]:
-    """Given a training log's or dashboard's text, return conditional rates and how they were read.
-
-    Read are, the last ones winning: `acc_0: 0.7` … (training logs, conditional), `Per-position acceptance
-    rate: 0.7, 0.4` (cumulative), `spec_accept_histogram: [..]` (counts of accepted drafts). Raises
-    `DeployKitError` when none is there.
-    """
-    histogram = re.findall(r"accept[a-z_ ]*histogram\W{1,4}\[([\d.,\s]+)\]", text)
-    if histogram:
-        return from_histogram(
-            [float(n) for n in re.findall(r"[\d.]+", histogram[-1])]
-        ), "histogram of accepted drafts"
-    rows = re.findall(r"(?i)per[- ]position acceptance(?: rates?)?\W{1,4}((?:[\d.]+\s*%?\s*,?\s*)+)", text)
-    if rows:
-        rates = [parse_rate(part) for part in re.findall(r"[\d.]+\s*%?", rows[-1])]
-        return from_cumulative(rates), "per-position acceptance (cumulative)"
-    found: dict[int, float] = {}
-    for position, rate in re.findall(
-        r"(?i)\bacc(?:uracy|eptance)?[_/ ]?(?:pos(?:ition)?[_ ]?)?(\d{1,2})\W{1,5}([\d.]+\s*%?)", text
-    ):
-        found[int(position)] = parse_rate(rate.rstrip("."))
-    if found:
-        positions = sorted(found)
-        if positions != list(range(positions[0], positions[0] + len(positions))) or positions[0] > 1:
-            raise DeployKitError(
-                "acceptance of some positions is missing", found=positions, exit_code=ExitCode.INPUT
-            )
-        return tuple(
-            found[position] for position in positions
-        ), "per-position accuracy of a log (taken as conditional)"
-    raise DeployKitError(
-        "no acceptance figures in this text",
-        allowed="acc_0: 0.7 …, Per-position acceptance rate: …, spec_accept_histogram: [...]",
-        exit_code=ExitCode.INPUT,
-    )
 
 
 def _drafts(draft_tokens: int | None, positions: int) -> int:

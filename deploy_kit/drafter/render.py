@@ -41,7 +41,10 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("weight", "A", "B", "match", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("weight", overflow="fold")  # a name cut short names nothing
+    for column in ("A", "B", "match"):
+        table.add_column(column)
     for row in comparison.weights:
         match = Text("yes" if row.same else "no", style="green" if row.same else "red")
         table.add_row(Text(row.name), Text(row.a or "absent"), Text(row.b or "absent"), match)
@@ -62,42 +65,43 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     return Group(table, *lines)
 
 
-def render_prediction(prediction: Prediction) -> RenderableType:
-    """Return accept length and, where it is known, the break-even."""
+def render_prediction(prediction: Prediction, how: str) -> RenderableType:
+    """Return accept length and, where it is known, the break-even; `how`: what the figures were taken for."""
     from rich.console import Group
     from rich.text import Text
 
+    reached = ", ".join(f"{place}: {rate:.1%}" for place, rate in enumerate(prediction.reached, 1))
     lines = [
-        Text(
-            f"accept length  {prediction.accept_length:.3f}  (at most {prediction.draft_tokens} tokens "
-            "a verify)"
-        ),
-        Text(
-            "accepted up to "
-            + ", ".join(f"{place}: {rate:.1%}" for place, rate in enumerate(prediction.reached, 1))
-        ),
+        f"accept length  {prediction.accept_length:.3f}  (at most {_most(prediction)} tokens a verify)",
+        f"accepted up to {reached or 'none: with one draft token nothing is drafted'}",
+        f"figures        {how}",
     ]
     if prediction.tokens_per_second is not None:
-        lines.append(Text(f"tokens/s       {prediction.tokens_per_second:.1f} for one stream"))
+        lines.append(f"tokens/s       {prediction.tokens_per_second:.1f} for one stream")
     if prediction.break_even is None:
-        lines.append(Text("break-even     unknown: give --cycle-ms and --baseline-tok-s (both measured)"))
-        return Group(*lines)
+        lines.append("break-even     unknown: give --cycle-ms and --baseline-tok-s (both measured)")
+        return Group(*map(Text, lines))
     pays = prediction.accept_length > prediction.break_even
-    lines.append(
-        Text(f"break-even     {prediction.break_even:.3f}: speculation {'pays' if pays else 'loses'}")
-    )
+    lines.append(f"break-even     {prediction.break_even:.3f}: speculation {'pays' if pays else 'loses'}")
+    where = "for one of its choices" if prediction.tree else "there"
     for place, rate in enumerate(prediction.needed, 1):
         need = (
-            "out of reach by this position alone"
+            "alone cannot bring it there"
             if rate is None
-            else f"{rate:.1%} there, the others as they are"
+            else f"needs {rate:.1%} {where}, the others as they are"
         )
-        lines.append(Text(f"position {place}     needs {need}"))
-    everywhere = prediction.needed_everywhere
-    need = (
-        "out of reach: more than every draft accepted"
-        if everywhere is None
-        else f"{everywhere:.1%} at every position"
-    )
-    lines.append(Text(f"or             {need}"))
-    return Group(*lines)
+        lines.append(f"position {place}     {need}")
+    everywhere = prediction.needed_factor if prediction.tree else prediction.needed_everywhere
+    if everywhere is None:
+        need = "all of them cannot, either: out of reach"
+    elif prediction.tree:
+        need = f"every chance times {everywhere:.2f}"
+    else:
+        need = f"{everywhere:.1%} at every position"
+    lines.append(f"or             {need}")
+    return Group(*map(Text, lines))
+
+
+def _most(prediction: Prediction) -> int:
+    depth = len(prediction.reached)
+    return min(prediction.draft_tokens, depth + 1) if prediction.tree else prediction.draft_tokens

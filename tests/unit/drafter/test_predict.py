@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 
@@ -9,19 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy_kit.drafter.figures import parse_figures, parse_rate
 from deploy_kit.drafter.predict import (
     from_cumulative,
     from_histogram,
     needed_everywhere,
-    parse_figures,
-    parse_rate,
     predict,
     predict_chain,
     predict_tree,
+    predict_whole_tree,
 )
 from deploy_kit.errors import DeployKitError
 
 RATES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
+VLLM_COUNTERS = """\
+# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 750
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 4.5e+02
+vllm:spec_decode_num_drafts_total{engine="0"} 1000.0
+"""
+OUR_HISTOGRAM = """\
+deploy_kit_spec_accept_length_bucket{host="h",le="1.0"} 25.0
+deploy_kit_spec_accept_length_bucket{host="h",le="2.0"} 50.0
+deploy_kit_spec_accept_length_bucket{host="h",le="3.0"} 100.0
+deploy_kit_spec_accept_length_bucket{host="h",le="4.0"} 100.0
+deploy_kit_spec_accept_length_bucket{host="h",le="+Inf"} 100.0
+"""
 STORY_CYCLE, STORY_BASELINE = 0.030, 82.0
 
 
@@ -165,6 +179,11 @@ def test_histogram() -> None:
         ("Per-position acceptance rate: 0.75, 0.45, 0.09", (0.75, 0.6, 0.2)),
         ('"spec_accept_histogram": [25, 25, 50]', (0.75, 2 / 3)),
         ("acceptance position 1: 38.3 %\nacceptance position 2: 3.5 %\n", (0.383, 0.035)),
+        ("acceptance rate at position 1: 38.3 %, position 2: 3.5 %", (0.383, 0.035)),
+        ("position 0: 74.7%\nposition 1: 60 %", (0.747, 0.6)),
+        ("accepted_pos_0 0.7\naccepted_pos_1 0.5", (0.7, 0.5)),
+        (VLLM_COUNTERS, (0.75, 0.6)),
+        (OUR_HISTOGRAM, (0.75, 2 / 3)),
     ],
 )
 def test_logs(text: str, rates: tuple[float, ...]) -> None:
@@ -172,11 +191,69 @@ def test_logs(text: str, rates: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nothing", "acc_0: 0.5 acc_3: 0.1", "Per-position acceptance rate: 0.2, 0.9"]
+    "text",
+    [
+        "",
+        "nothing",
+        "acc_0: 0.5 acc_3: 0.1",
+        "Per-position acceptance rate: 0.2, 0.9",
+        "accept_histogram: [1..2]",
+        "spec_accept_histogram: [0, 0]",
+        "spec_accept_histogram: [-1, 2]",
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 750\n',
+        'deploy_kit_spec_accept_length_bucket{le="2.0"} 5\n',
+        OUR_HISTOGRAM.replace("50.0", "20.0"),
+        'deploy_kit_spec_accept_length_bucket{le="x"} 5\n',
+    ],
 )
 def test_logs_without_use(text: str) -> None:
     with pytest.raises(DeployKitError):
         parse_figures(text)
+
+
+@given(st.text(alphabet='acept_histogrmpo sin%.,:[]{}="\n0123456789le+Inf', max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for odd in (
+        text,
+        f"accept_histogram: [{text}]",
+        f"Per-position acceptance rate: {text}",
+        f"acc_0: {text}",
+    ):
+        with contextlib.suppress(DeployKitError):
+            predict(parse_figures(odd)[0])
+
+
+def test_figures_told_to_be_cumulative() -> None:
+    text = "position 1: 75 %, position 2: 45 %"
+    rates, how = parse_figures(text, cumulative=True)
+    assert rates == pytest.approx((0.75, 0.6)) and "as told" in how
+    assert parse_figures(text)[0] == pytest.approx((0.75, 0.45))
+
+
+@given(
+    st.lists(st.lists(st.floats(0.01, 0.33), min_size=1, max_size=3), min_size=1, max_size=3),
+    st.floats(0.2, 5.0),
+    st.integers(2, 4),
+    st.integers(2, 8),
+)
+def test_what_a_tree_would_need_brings_it_there(
+    ranks: list[list[float]], even: float, topk: int, draft_tokens: int
+) -> None:
+    made = predict_whole_tree(
+        ranks, topk=topk, draft_tokens=draft_tokens, cycle_seconds=0.01, baseline_tokens_per_second=even * 100
+    )
+    for depth, (needed, choices) in enumerate(zip(made.needed, ranks, strict=True)):
+        full = 1.0 if needed is None else needed
+        scaled = [full / sum(choices) * choice for choice in choices]
+        tree = [scaled if place == depth else other for place, other in enumerate(ranks)]
+        length, _ = predict_tree(tree, topk=topk, draft_tokens=draft_tokens)
+        if needed is None:
+            assert length < even + 1e-9
+        elif needed > 0:
+            assert length == pytest.approx(even, abs=1e-6)
+    if made.needed_factor:
+        times = [[made.needed_factor * choice for choice in choices] for choices in ranks]
+        assert predict_tree(times, topk=topk, draft_tokens=draft_tokens)[0] == pytest.approx(even, abs=1e-6)
 
 
 @pytest.mark.parametrize("rates", [[], [1.2], [-0.1], [0.5] * 100, [float("nan")]])
