@@ -96,6 +96,8 @@ class Stack(Strict):
     architectures: list[Capability] = []
     requirements: str
     patches: list[Patch] = []
+    # Packages of the lock that only a lever needs: a lever that needs another is refused on this stack.
+    lever_packages: list[str] = []
 
 
 class Drafter(Strict):

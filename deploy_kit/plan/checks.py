@@ -203,6 +203,16 @@ def _lever(lever: Lever, stack: Stack, host: Host) -> Iterator[DeployKitError]:
             found=[patch.lever for patch in stack.patches] or "none",
             allowed="a stack that lists a patch for this lever",
         )
+    if needs.package is not None and needs.package not in stack.lever_packages:
+        # SGLang only warns and serves without it: a measurement would be the baseline's under the lever's
+        # name.
+        yield _refusal(
+            f"{where} needs a package that stack {stack.name} does not hold",
+            key="stack.lever_packages",
+            found=stack.lever_packages or "none",
+            allowed=needs.package,
+            remedy="add it to the stack's requirements and to its lever_packages, and build the image",
+        )
 
 
 def _lever_pairs(levers: Sequence[Lever]) -> Iterator[DeployKitError]:

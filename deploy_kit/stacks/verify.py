@@ -32,6 +32,7 @@ def verify(stack: Stack, root: Path) -> list[Check]:
         *(check_literals if stack.rehearsal else check_arguments)(stack, dockerfile),
         *check_flake(stack, root / "flake.nix"),
         *check_patches(stack, root),
+        *check_lever_packages(stack, lock),
         Check(
             "image tag",
             stack.versions.sglang in stack.image,
@@ -150,6 +151,16 @@ def check_patches(stack: Stack, root: Path) -> Iterator[Check]:
             patch.file,
             found == patch.sha256,
             f"found sha256 {found}, allowed {patch.sha256} (configs/stacks/{stack.name}.toml)",
+        )
+
+
+def check_lever_packages(stack: Stack, lock: Mapping[str, Pin]) -> Iterator[Check]:
+    """Given a stack and its lock, see that every package that levers may ask for is pinned."""
+    for package in stack.lever_packages:
+        pin = lock.get(package)
+        found = f"{package}=={pin.version}" if pin else "none"
+        yield Check(
+            f"package {package}", pin is not None, f"{stack.requirements}: found {found}, allowed a pin"
         )
 
 

@@ -98,6 +98,7 @@ def refused(**arguments: Any) -> DeployKitError:
         ({"levers": ["fusion"]}, "host.capability", "gated upstream"),
         ({"levers": ["torch-symm-mem"]}, "host.capability", "12.0"),
         ({"levers": ["custom-allreduce"]}, "host.nvlink", "NVLink"),
+        ({"levers": ["mscclpp"]}, "stack.lever_packages", "mscclpp"),
         ({"levers": ["nccl-ll"], "host": "rehearsal"}, "host.accelerator", "cuda"),
         ({"levers": ["nope"]}, None, "no such lever"),
         ({"stack": "curent"}, None, "current"),

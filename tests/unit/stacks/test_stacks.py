@@ -15,7 +15,15 @@ from deploy_kit.configs.schema import Stack
 from deploy_kit.errors import DeployKitError
 from deploy_kit.stacks.locks import normalised, parse_lock, read_lock
 from deploy_kit.stacks.patches import apply, first_failure, state_of
-from deploy_kit.stacks.verify import Check, check_base, check_patches, check_versions, difference, verify
+from deploy_kit.stacks.verify import (
+    Check,
+    check_base,
+    check_lever_packages,
+    check_patches,
+    check_versions,
+    difference,
+    verify,
+)
 
 ROOT = Path(__file__).parents[3]
 CATALOG = Catalog(ROOT / "configs")
@@ -73,6 +81,14 @@ def test_a_changed_or_missing_patch(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes((ROOT / stack.patches[0].file).read_bytes() + b"\n")
     assert failures(list(check_patches(stack, tmp_path))) == [stack.patches[0].file]
+
+
+def test_a_lever_s_package_that_the_lock_does_not_pin() -> None:
+    stack = CATALOG.load(Stack, "current").model_copy(update={"lever_packages": ["ninja", "mscclpp"]})
+    (good, bad) = check_lever_packages(stack, read_lock(ROOT / stack.requirements))
+    assert good.ok
+    assert (bad.ok, bad.name) == (False, "package mscclpp")
+    assert "docker/requirements/current.txt: found none" in bad.detail
 
 
 def test_the_difference_in_words() -> None:
