@@ -52,6 +52,7 @@ def check_serving(known: Description, family: str) -> Iterator[Finding]:
     yield from _context(known, family)
     yield from _parallel(known)
     yield from _steps(known)
+    yield from _tree_backend(known, family)
     yield from _observed(known)
 
 
@@ -81,7 +82,19 @@ def _algorithm(known: Description) -> Iterator[Finding]:
             remedy="--speculative-algorithm EAGLE3",
             flags=("--speculative-algorithm EAGLE3",),
         )
-    elif not {"speculative-draft-model-path", "speculative-draft-model"} & set(known.flags):
+    elif (path := _draft_path(known)) is not None and path == known.flags.get(
+        "model-path", known.flags.get("model")
+    ):
+        yield Finding(
+            "draft-path",
+            "reject",
+            f"the draft model's path is the target's ({path}): the target itself is loaded as the draft",
+            kind=WILL_NOT_LOAD,
+            error="out of memory, or AttributeError: 'set_embed' / 'hot_token_id' (sglang#36528)",
+            remedy="name the drafter's folder",
+            flags=("--speculative-draft-model-path",),
+        )
+    elif path is None:
         yield Finding(
             "draft-path",
             "reject",
@@ -98,6 +111,10 @@ def _algorithm(known: Description) -> Iterator[Finding]:
             "--speculative-token-map is ignored under EAGLE3 (a warning in the log): the drafter's d2t "
             "counts",
         )
+
+
+def _draft_path(known: Description) -> str | None:
+    return known.flags.get("speculative-draft-model-path", known.flags.get("speculative-draft-model"))
 
 
 def _quantization(known: Description, family: str) -> Iterator[Finding]:
@@ -305,17 +322,31 @@ def _steps(known: Description) -> Iterator[Finding]:
                 kind=WILL_NOT_LOAD,
                 remedy=f"--speculative-num-draft-tokens {most} or fewer",
             )
+
+
+def _tree_backend(known: Description, family: str) -> Iterator[Finding]:
+    topk = whole(known.flags.get("speculative-eagle-topk"))
+    if topk is None or topk < 2:
+        return
     backend = next((known.flags[name] for name in _ATTENTION_FLAGS if name in known.flags), None)
-    if topk is not None and topk > 1 and backend in (*MLA_ONLY_BACKENDS, "trtllm_mha"):
-        yield Finding(
-            "topk",
-            "reject",
-            f"top-k {topk} on attention backend {backend}, which drafts chains only",
-            kind=WILL_NOT_LOAD,
-            error="ValueError: … only supports topk = 1 for speculative decoding",
-            remedy="--speculative-eagle-topk 1, or --attention-backend triton",
-            flags=("--speculative-eagle-topk 1",),
-        )
+    drafts_with = known.flags.get("speculative-draft-attention-backend", backend)
+    chains_only = (*MLA_ONLY_BACKENDS, "trtllm_mha")
+    if backend in chains_only:
+        error = "ValueError: … only supports topk = 1 for speculative decoding"
+    elif family == MLA_EAGLE3 and drafts_with == "flashinfer":
+        backend, error = drafts_with, "Currently Flashinfer MLA only supports topk=1 for speculative decoding"
+    else:
+        return
+    yield Finding(
+        "topk",
+        "reject",
+        f"top-k {topk} on attention backend {backend}, which drafts chains only"
+        + ("" if backend in chains_only else " for a drafter with latent attention"),
+        kind=WILL_NOT_LOAD,
+        error=error,
+        remedy="--speculative-eagle-topk 1, or --attention-backend triton",
+        flags=("--speculative-eagle-topk 1",),
+    )
 
 
 def _observed(known: Description) -> Iterator[Finding]:

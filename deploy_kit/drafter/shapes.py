@@ -50,7 +50,8 @@ def check_sizes(known: Description, family: str) -> Iterator[Finding]:
     """Yield whether the drafter's sizes are there, whole numbers, and the target's."""
     config = known.config or {}
     absent = [key for key in _SIZE_KEYS[family] if config.get(key) is None]
-    odd = [key for key in _SIZE_KEYS[family] if config.get(key) is not None and count(config, key) is None]
+    counts = (*_SIZE_KEYS[family], "num_hidden_layers", "draft_vocab_size")
+    odd = [key for key in counts if config.get(key) is not None and count(config, key) is None]
     if odd:
         yield Finding(
             "config-values",

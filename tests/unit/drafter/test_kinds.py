@@ -281,6 +281,12 @@ def test_context() -> None:
         ("--speculative-algorithm EAGLE --speculative-draft-model-path d", "reject", "1.00"),
         ("--speculative-algorithm EAGLE3", "reject", "target itself is loaded"),
         (
+            "--model-path /m/t --speculative-algorithm EAGLE3 --speculative-draft-model-path /m/t",
+            "reject",
+            "path is the target's (/m/t)",
+        ),
+        ("--model-path /m/t --speculative-algorithm EAGLE3 --speculative-draft-model-path /m/d", "ok", ""),
+        (
             "--speculative-algorithm EAGLE3 --speculative-draft-model-path d --attention-backend triton",
             "ok",
             "",
@@ -308,6 +314,36 @@ def test_server_flags(flags: str, verdict: str, word: str) -> None:
     report = llama().report(f"--- server flags\n{flags}\n")
     assert report.verdict == verdict, report.cause
     assert word in report.cause
+
+
+TREE = "--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"
+
+
+@pytest.mark.parametrize(
+    ("paste", "backend", "verdict"),
+    [
+        (mla, "--attention-backend flashinfer", "reject"),
+        (mla, "--attention-backend triton", "ok"),
+        (mla, "--attention-backend flashinfer --speculative-draft-attention-backend triton", "ok"),
+        (llama, "--attention-backend flashinfer", "ok"),
+        (llama, "--attention-backend trtllm_mha", "reject"),
+    ],
+)
+def test_trees_where_a_backend_drafts_chains_only(
+    paste: Callable[[], Paste], backend: str, verdict: str
+) -> None:
+    report = paste().report(f"--- server flags\n{backend} {TREE}\n")
+    assert report.verdict == verdict, report.cause
+    if verdict == "reject":
+        assert [finding.id for finding in report.deciding] == ["topk"]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", True])
+@pytest.mark.parametrize("key", ["num_hidden_layers", "draft_vocab_size"])
+def test_counts_that_are_none(key: str, value: Any) -> None:
+    paste = llama()
+    paste.config[key] = value
+    expect(paste.report(), "reject", NO_LOAD, f"{key} is {value!r}")
 
 
 @pytest.mark.parametrize("odd", ["\u00b2", "9" * 5000, "-1", "many", "1e3"])
