@@ -16,6 +16,7 @@ from deploy_kit.files import read_text
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer
 
 _FREQUENCIES_LIMIT_BYTES = 64 * 2**20
 _TEXT_LIMIT_BYTES = 64 * 2**20
@@ -73,29 +74,39 @@ def _pairs(text: str, path: Path) -> Iterable[tuple[Any, Any]]:
 
 
 def tokens_of_text(text_file: Path, target: Path) -> NDArray[np.int64]:
-    """Return the token ids of a text under the target's tokenizer.json."""
+    """Return the token ids of a text under the target's tokenizer: its tokenizer.json, else its
+    tiktoken.model."""
     import numpy as np
-    from tokenizers import Tokenizer
 
-    tokenizer_file = target / "tokenizer.json" if target.is_dir() else target.parent / "tokenizer.json"
-    if not tokenizer_file.is_file():
-        raise DeployKitError(
-            "the target has no tokenizer.json",
-            file=tokenizer_file,
-            remedy="give token counts instead (--frequencies), made with the target's own tokenizer",
-            exit_code=ExitCode.INPUT,
-        )
     text = read_text(text_file, what="sample text", limit_bytes=_TEXT_LIMIT_BYTES)
-    try:
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    except Exception as error:  # the library raises a bare Exception for a damaged file
-        raise DeployKitError(
-            f"the tokenizer cannot be read: {str(error)[:120]}", file=tokenizer_file, exit_code=ExitCode.INPUT
-        ) from error
+    tokenizer = _tokenizer(target if target.is_dir() else target.parent)
     ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
     if ids.size == 0:
         raise DeployKitError("the sample text has no tokens", file=text_file, exit_code=ExitCode.INPUT)
     return ids
+
+
+def _tokenizer(folder: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    from deploy_kit.drafter import tiktoken_file
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        if (folder / tiktoken_file.NAME).is_file():
+            return tiktoken_file.read_tokenizer(folder)
+        raise DeployKitError(
+            "the target has no tokenizer.json and no tiktoken.model",
+            file=folder,
+            remedy="give token counts instead (--frequencies), made with the target's own tokenizer",
+            exit_code=ExitCode.INPUT,
+        )
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises a bare Exception for a damaged file
+        raise DeployKitError(
+            f"the tokenizer cannot be read: {str(error)[:120]}", file=path, exit_code=ExitCode.INPUT
+        ) from error
 
 
 def ceiling_from_counts(counts: NDArray[np.float64], draft: NDArray[np.int64], steps: int) -> Ceiling:
