@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from deploy_kit.configs.schema import Stack
+from deploy_kit.configs.catalog import Catalog
+from deploy_kit.configs.schema import Host, Lever, Stack
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.stacks import installed as read
@@ -25,10 +26,12 @@ def examine(stack: Stack, root: Path, site: Path) -> list[Check]:
     lock = read_lock(root / stack.requirements)
     found = read.read_installed(site)
     python = Path(sys.executable)
+    libraries = read.find_nccl(map(Path, LIBRARY_ROOTS))
     checks = [
         *read.check_pins(lock, found),
         *read.check_stack_versions(stack, found),
-        read.check_one_nccl(read.find_nccl(map(Path, LIBRARY_ROOTS))),
+        read.check_one_nccl(libraries),
+        read.check_nccl_variables(nccl_variables(root), libraries[0] if len(libraries) == 1 else None),
         read.check_nccl_version(stack, read.read_torch_nccl(python)),
         *read.check_patches_applied(stack, root, site),
         read.check_plugin(read.read_plugins(site), read.read_plugin_load(python)),
@@ -45,6 +48,16 @@ def examine(stack: Stack, root: Path, site: Path) -> list[Check]:
         for architecture, modules in read.read_built(provider).items():
             checks += check_loading(architecture, read_loading(python, architecture, modules, home))
     return checks
+
+
+def nccl_variables(root: Path) -> set[str]:
+    """Return the NCCL variables that the levers and the hosts in configs/ set."""
+    catalog = Catalog(root / "configs")
+    tables = [catalog.load(Lever, name).environment for name in catalog.names(Lever)]
+    for name in catalog.names(Host):
+        host = catalog.load(Host, name)
+        tables += [host.environment, host.nccl]
+    return {name for table in tables for name in table if name.startswith("NCCL_")}
 
 
 def examine_slice(stack: Stack, root: Path, site: Path, packages: Iterable[str]) -> list[Check]:

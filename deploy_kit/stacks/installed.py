@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -108,6 +109,18 @@ def check_one_nccl(found: list[Path]) -> Check:
     return Check(
         "one NCCL", len(found) == 1, f"libnccl.so*: found {len(found)} ({listed}), allowed exactly 1"
     )
+
+
+def check_nccl_variables(names: Iterable[str], library: Path | None) -> Check:
+    """Given the NCCL variables that levers and hosts set, refuse one whose name is not in NCCL's library:
+    NCCL ignores a variable it does not know, and the lever would change nothing."""
+    wanted = sorted(set(names))
+    if library is None:
+        return Check("NCCL's variables", False, "unknown: there is not exactly one library to look in")
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        absent = [name for name in wanted if data.find(name.encode() + b"\0") < 0]
+    found = f"{', '.join(absent)} unknown to it" if absent else f"{', '.join(wanted) or 'none'}"
+    return Check("NCCL's variables", not absent, f"found {found}, allowed those that {library.name} reads")
 
 
 def check_nccl_version(stack: Stack, reported: str) -> Check:

@@ -95,6 +95,21 @@ def test_a_second_nccl_is_found_wherever_it_lies_and_a_link_is_none(tmp_path: Pa
     assert "libnccl.so.2.28.9" in check.detail
 
 
+def test_a_variable_that_nccl_does_not_read(tmp_path: Path) -> None:
+    """As in the library: each name ends with a zero byte, so NCCL_PROTO is not found in NCCL_PROTOCOL."""
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(b"x\0NCCL_ALGO\0NCCL_BUFFSIZE\0NCCL_PROTOCOL\0")
+    assert read.check_nccl_variables(["NCCL_ALGO", "NCCL_BUFFSIZE"], library).ok
+    check = read.check_nccl_variables(["NCCL_ALGO", "NCCL_PROTO"], library)
+    assert not check.ok
+    assert "found NCCL_PROTO unknown to it, allowed those that libnccl.so.2 reads" in check.detail
+    assert not read.check_nccl_variables(["NCCL_ALGO"], None).ok
+
+
+def test_the_nccl_variables_of_levers_and_hosts() -> None:
+    assert {"NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS", "NCCL_BUFFSIZE"} <= engine.nccl_variables(ROOT)
+
+
 @pytest.mark.parametrize(
     ("said", "ok"), [("2.30.7", True), ("2.30.70", False), ("2.28.9", False), ("unknown: no torch", False)]
 )
