@@ -1,6 +1,6 @@
 """What the benchmark client costs, against its peers, on the same stand-in server: paired, in turns.
 
-    python benchmarks/bench_client.py [--sglang-python PYTHON] [--guidellm PROGRAM] [--rounds 5]
+    python benchmarks/bench_client.py --tokenizer FOLDER [--sglang-python PYTHON] [--guidellm PROGRAM]
 
 Each round runs every client once, in turn, against one stand-in server at 128 streams, as fast as the
 stand-in writes (2 ms between a stream's tokens: more than any client reads on two cores, so the client is
@@ -102,22 +102,34 @@ def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
     return run
 
 
-def guidellm_client(program: str) -> Callable[[str], float]:
-    """Tokens/s that guidellm reports on the same stand-in."""
+def guidellm_client(program: str, tokenizer: str) -> Callable[[str], float]:
+    """Tokens/s of guidellm (its command line since 0.8) on the same stand-in: tokens over the duration that its
+    report gives, from the first request's start to the last one's end."""
+
+    tokenizer = str(Path(tokenizer).absolute())
 
     def run(url: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "out.json")
             command = [
-                program, "benchmark", "--target", url, "--profile", "concurrent", "--rate", str(STREAMS),
-                "--max-requests", str(STREAMS), "--data", f"prompt_tokens=16,output_tokens={TOKENS}",
-                "--processor", os.environ.get("TOKENIZER", "gpt2"), "--output-path", str(output),
+                program, "run", "--disable-console",
+                "--backend", f"kind=openai_http,target={url},model=stand-in,validate_backend=false,http2=false",
+                "--profile", f"kind=concurrent,streams={STREAMS}",
+                "--constraint", f"kind=max_requests,count={STREAMS}",
+                "--tokenizer", f"kind=hf_auto,model={tokenizer}",
+                "--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={TOKENS}",
+                "--output", f"kind=json,path={output}",
             ]  # fmt: skip
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+            environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, check=False, timeout=600
+            )
             if not output.is_file():
                 raise SystemExit(f"guidellm failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
             (result,) = json.loads(output.read_text())["benchmarks"]
-        return float(result["metrics"]["output_tokens_per_second"]["successful"]["mean"])
+        answers = result["requests"]["successful"]
+        assert [answer["output_tokens"] for answer in answers] == [TOKENS] * STREAMS, len(answers)
+        return STREAMS * TOKENS / float(result["duration"])
 
     return run
 
@@ -126,7 +138,7 @@ def main() -> None:
     """Run the rounds and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sglang-python", help="the Python of an environment with sglang")
-    parser.add_argument("--tokenizer", help="a tokenizer folder, for sglang.bench_serving")
+    parser.add_argument("--tokenizer", help="a tokenizer folder, for both peers")
     parser.add_argument("--guidellm", help="the guidellm program of an environment that has it")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -135,16 +147,18 @@ def main() -> None:
         clients["sglang.bench_serving"] = sglang_client(options.sglang_python, options.tokenizer)
     else:
         sys.stderr.write("sglang.bench_serving: absent (no --sglang-python and --tokenizer)\n")
-    if options.guidellm:
-        clients["guidellm"] = guidellm_client(options.guidellm)
+    if options.guidellm and options.tokenizer:
+        clients["guidellm"] = guidellm_client(options.guidellm, options.tokenizer)
     else:
-        sys.stderr.write("guidellm: absent (no --guidellm)\n")
+        sys.stderr.write("guidellm: absent (no --guidellm and --tokenizer)\n")
     speeds: dict[str, list[float]] = {name: [] for name in clients}
     with standin("--gap-ms", str(GAP_MS), "--first-ms", "5") as url:
         ours(url)
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             for name, client in clients.items():
                 speeds[name].append(client(url))
+            shown = ", ".join(f"{name} {values[-1]:.0f}" for name, values in speeds.items())
+            print(f"round {number + 1}: {shown} tok/s (load {os.getloadavg()[0]:.1f})", flush=True)
     print(f"{STREAMS} streams x {TOKENS} tokens, median of {options.rounds} rounds in turns")
     for name, values in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(speeds["ours"], values, strict=True)]
