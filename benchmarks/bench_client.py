@@ -103,17 +103,17 @@ def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
 
 
 def guidellm_client(program: str, tokenizer: str) -> Callable[[str], float]:
-    """Tokens/s of guidellm (its command line since 0.8) on the same stand-in: tokens over the duration that its
-    report gives, from the first request's start to the last one's end."""
+    """Tokens/s of guidellm (its command line since 0.8) on the same stand-in: tokens over the duration that
+    its report gives, from the first request's start to the last one's end."""
 
     tokenizer = str(Path(tokenizer).absolute())
 
     def run(url: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "out.json")
+            backend = f"kind=openai_http,target={url},model=stand-in,validate_backend=false,http2=false"
             command = [
-                program, "run", "--disable-console",
-                "--backend", f"kind=openai_http,target={url},model=stand-in,validate_backend=false,http2=false",
+                program, "run", "--disable-console", "--backend", backend,
                 "--profile", f"kind=concurrent,streams={STREAMS}",
                 "--constraint", f"kind=max_requests,count={STREAMS}",
                 "--tokenizer", f"kind=hf_auto,model={tokenizer}",
