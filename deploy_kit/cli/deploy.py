@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from deploy_kit.cli.playbooks import VAULT, run_and_print
+
 app = typer.Typer(add_completion=False)
 
 
@@ -23,12 +25,12 @@ def deploy(
         None, "--image", help="The engine's image, by digest for a fleet; else what the inventory says."
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would change; change nothing."),
+    vault_password_file: Path | None = VAULT,
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Run ansible/deploy.yml over the hosts of an inventory, one after the other; the next host begins only
     when the one before it has answered a completion. A host that fails gets its previous plan back, and
     the roll stops there."""
-    from deploy_kit.cli.playbooks import run_and_print
     from deploy_kit.deploy.checkout import service_of
     from deploy_kit.deploy.fleet_progress import FleetProgress
     from deploy_kit.deploy.progress import StepProgress
@@ -46,5 +48,6 @@ def deploy(
         variables=variables,
         limit=limit,
         dry_run=dry_run,
+        vault_password_file=vault_password_file,
         as_json=as_json,
     )

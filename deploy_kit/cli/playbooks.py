@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from deploy_kit.deploy.progress import StepProgress
 
 
+VAULT = typer.Option(
+    None,
+    "--vault-password-file",
+    help="A file with the password of Ansible Vault, where the inventory has encrypted values.",
+)
+
+
 def run_and_print(
     playbook: str,
     following: StepProgress | FleetProgress,
@@ -21,6 +28,7 @@ def run_and_print(
     variables: Mapping[str, Any],
     limit: str | None,
     dry_run: bool,
+    vault_password_file: Path | None,
     as_json: bool,
 ) -> None:
     """Run the playbook over the inventory's hosts (without one: this machine), and print the outcome."""
@@ -36,6 +44,7 @@ def run_and_print(
             variables=dict(variables),
             limit=limit,
             dry_run=dry_run,
+            vault_password_file=vault_password_file,
             on_event=progress.show,
         )
     if as_json:

@@ -118,6 +118,7 @@ def run_playbook(
     variables: Mapping[str, Any] | None = None,
     limit: str | None = None,
     check: bool = False,
+    vault_password_file: Path | None = None,
     on_event: Callable[[PlaybookRun, Mapping[str, Any]], None] | None = None,
 ) -> PlaybookRun:
     """Run `ansible/PLAYBOOK` of the checkout; return what happened, or raise what went wrong.
@@ -139,6 +140,8 @@ def run_playbook(
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         "ANSIBLE_NOCOLOR": "1",
     }
+    if vault_password_file is not None:
+        environment["ANSIBLE_VAULT_PASSWORD_FILE"] = str(vault_password_file)
     with tempfile.TemporaryDirectory(prefix="deploy-kit-runner-") as private:
         result = ansible_runner.run(
             private_data_dir=private,

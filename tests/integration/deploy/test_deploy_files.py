@@ -55,6 +55,7 @@ def compose(*overlays: str, profiles: str = "") -> Any:
 
 def test_the_role_and_the_command_have_one_table_of_services() -> None:
     assert role("engine", "vars/main.yml")["engine_services"] == SERVICES
+    assert role("roll", "vars/main.yml")["roll_services"] == SERVICES
     ports = role("engine", "defaults/main.yml")["engine_ports"]
     assert {
         **ports,
@@ -62,7 +63,7 @@ def test_the_role_and_the_command_have_one_table_of_services() -> None:
     } == DEFAULT_PORTS
 
 
-@pytest.mark.parametrize("name", ["container_engine", "engine", "monitoring"])
+@pytest.mark.parametrize("name", ["container_engine", "engine", "monitoring", "roll", "gateway"])
 def test_every_default_is_documented(name: str) -> None:
     options = role(name, "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
     assert set(role(name, "defaults/main.yml")) == set(options)

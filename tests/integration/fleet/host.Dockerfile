@@ -31,3 +31,10 @@ ENV PATH=/usr/local/bin:/usr/bin
 USER 10001:10001
 ENTRYPOINT ["/usr/local/bin/deploy-kit", "serve"]
 CMD ["baseline"]
+
+# A stand-in for Grafana, for which no package can be had: it shows that the password reaches a file, and only that.
+FROM stand-in AS grafana
+COPY --chmod=0755 stand_in/grafana.py /usr/local/bin/grafana
+COPY --chmod=0755 stand_in/grafana.py /usr/bin/wget
+ENTRYPOINT ["/usr/local/bin/grafana"]
+CMD []

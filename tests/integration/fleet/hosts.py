@@ -120,7 +120,10 @@ def root_image() -> str:
 
 def build(target: str, settings: Mapping[str, Any]) -> str:
     """Build one target of host.Dockerfile; return its tag, which is a hash of what went in."""
-    recipe = (HERE / "host.Dockerfile").read_text() + (HERE / "stand_in/engine.py").read_text()
+    scripts = ("engine.py", "grafana.py")
+    recipe = "".join(
+        path.read_text() for path in (HERE / "host.Dockerfile", *(HERE / "stand_in" / one for one in scripts))
+    )
     base = root_image()
     text = json.dumps([recipe, base, target, dict(settings)], sort_keys=True)
     tag = f"{NAME}-{target}:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -129,7 +132,8 @@ def build(target: str, settings: Mapping[str, Any]) -> str:
     with tempfile.TemporaryDirectory(prefix="deploy-kit-fleet-") as folder:
         context = Path(folder)
         (context / "stand_in").mkdir()
-        shutil.copy(HERE / "stand_in/engine.py", context / "stand_in")
+        for script in scripts:
+            shutil.copy(HERE / "stand_in" / script, context / "stand_in")
         (context / "settings.json").write_text(json.dumps(dict(settings)))
         run(
             "docker", "buildx", "build", "--load", "--quiet", "--network", "none",
@@ -169,6 +173,11 @@ class Fleet:
     folder: Path
     address: dict[str, str] = field(default_factory=dict)
     registry: str = ""
+    # What inventories say besides: the gateway's machine watches the fleet; variables of single hosts; boxes
+    # left out.
+    watched: bool = False
+    own: dict[str, dict[str, Any]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
     def start(self) -> None:
         """Start all machines and wait until each has systemd, SSH and Docker."""
@@ -200,6 +209,8 @@ class Fleet:
             key = self.on(name, "cat /etc/ssh/ssh_host_ed25519_key.pub").split()
             known.append(f"{self.address[name]} {key[0]} {key[1]}\n")
         (self.folder / "known_hosts").write_text("".join(known))
+        # Debian's own settings ask for a password.
+        self.put(GATEWAY, "/etc/docker/registry/config.yml", _REGISTRY_SETTINGS)
         self.on(
             GATEWAY, "systemctl unmask docker-registry.service && systemctl start docker-registry.service"
         )
@@ -276,13 +287,18 @@ class Fleet:
             "gateway_pip_arguments": ["--no-index", "--find-links", "/wheels"],
             **variables,
         }
-        hosts = {name: {"ansible_host": address} for name, address in self.address.items()}
+        hosts = {
+            name: {"ansible_host": address, **self.own.get(name, {})}
+            for name, address in self.address.items()
+        }
+        groups = {"gateway": [GATEWAY], "engines": [name for name in BOXES if name not in self.absent]}
+        if self.watched:
+            groups["monitoring"] = [GATEWAY]
         tree = {
             "all": {
                 "vars": everything,
                 "children": {
-                    "gateway": {"hosts": {GATEWAY: hosts[GATEWAY]}},
-                    "engines": {"hosts": {name: hosts[name] for name in BOXES}},
+                    group: {"hosts": {name: hosts[name] for name in names}} for group, names in groups.items()
                 },
             }
         }

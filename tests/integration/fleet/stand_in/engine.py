@@ -22,6 +22,7 @@ from urllib.request import urlopen
 SETTINGS: dict[str, Any] = {"version": "1", "behaviour": "serves", "exit_code": 41, "ready_seconds": 0.5}
 MODEL = os.environ.get("STAND_IN_MODEL", "rehearsal-tiny")
 PORT = int(os.environ.get("DEPLOY_KIT_PORT", "30000"))
+EXPORTER_PORT = int(os.environ.get("DEPLOY_KIT_EXPORTER_PORT", "9400"))
 SECONDS_A_TOKEN = 0.02
 started = time.monotonic()
 running = [0]  # requests, in a list of one so that handlers may count it
@@ -132,6 +133,21 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+class Exporter(BaseHTTPRequestHandler):
+    """The port where `deploy-kit serve` exports: a few of its names, for a Prometheus to read."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        data = f"deploy_kit_up 1\ndeploy_kit_engine_ready {int(ready())}\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
 class Server(ThreadingHTTPServer):
     """Threads end with the process; the backlog holds a burst."""
 
@@ -154,6 +170,8 @@ def serve(profile: str) -> int:
         return int(SETTINGS["exit_code"])
     server = Server(("0.0.0.0", PORT), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    exporter = Server(("0.0.0.0", EXPORTER_PORT), Exporter)
+    threading.Thread(target=exporter.serve_forever, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: draining.set())
     signal.signal(signal.SIGINT, lambda *_: draining.set())
     draining.wait()
