@@ -45,7 +45,12 @@ def refuse_bad_plan(
 
 
 def _owned(model: Model, host: Host, profile: Profile, levers: Sequence[Lever]) -> Iterator[DeployKitError]:
-    tables = (("models", model), ("hosts", host), ("profiles", profile), *(("levers", one) for one in levers))
+    tables: list[tuple[str, Model | Host | Profile | Lever]] = [
+        ("models", model),
+        ("hosts", host),
+        ("profiles", profile),
+        *(("levers", one) for one in levers),
+    ]
     for folder, table in tables:
         for key in sorted(set(table.flags) & set(_SET_ELSEWHERE)):
             yield _refusal(
