@@ -12,7 +12,7 @@ from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import read_text
 from deploy_kit.stacks.locks import Pin, normalised, read_lock
-from deploy_kit.stacks.verify import make_arguments
+from deploy_kit.stacks.verify import make_arguments, verify
 
 TARGETS = ("gpu", "slice", "gpu-sbom")
 
@@ -21,7 +21,10 @@ def build_target(
     stack: Stack, root: Path, target: str, *, tag: str, output: Path | None = None
 ) -> dict[str, object]:
     """Build one target for a stack; where the lock was the reason for a failure, the error names the lock's
-    line, what was found and what is allowed. `output`: a folder for gpu-sbom's files."""
+    line, what was found and what is allowed. `output`: a folder for gpu-sbom's files.
+
+    A stack that disagrees with what is made from it is refused before the build starts."""
+    refuse_disagreement(stack, root)
     flags = ("--output", f"type=local,dest={output}") if output is not None else ()
     try:
         return build(
@@ -31,6 +34,23 @@ def build_target(
         log = root / "var" / f"build-{target}.log"
         better = explain(read_text(log), root / stack.requirements) if log.is_file() else None
         raise better or error from error
+
+
+def refuse_disagreement(stack: Stack, root: Path) -> None:
+    """Given a stack and the repository's root, raise when lock, Dockerfile, flake or a patch says otherwise:
+    the build would find out after most of an hour, or never."""
+    wrong = [check for check in verify(stack, root) if not check.ok]
+    if wrong:
+        raise DeployKitError(
+            "the stack and what is made from it disagree"
+            + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""),
+            file=root / "configs/stacks" / f"{stack.name}.toml",
+            key=wrong[0].name,
+            found=wrong[0].detail.partition("found ")[2].partition(", allowed ")[0] or wrong[0].detail,
+            allowed=wrong[0].detail.partition(", allowed ")[2] or None,
+            remedy=f"deploy-kit stack verify {stack.name} lists every difference",
+            exit_code=ExitCode.VERDICT_FAIL,
+        )
 
 
 def git_revision(root: Path) -> str:

@@ -48,7 +48,7 @@ def nix(folder: Path, *arguments: str, check: bool = True) -> subprocess.Complet
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     if check:

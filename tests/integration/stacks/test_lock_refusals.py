@@ -4,6 +4,7 @@ found and allowed; and nothing is installed."""
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy_kit.deploy.stack_images import explain
+from deploy_kit.configs.catalog import Catalog
+from deploy_kit.configs.schema import Stack
+from deploy_kit.deploy.stack_images import build_target, explain
+from deploy_kit.errors import DeployKitError
+from deploy_kit.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,6 +84,46 @@ def test_a_missing_wheel(wheels: tuple[Path, Path, str]) -> None:
     error = explain(done.stdout + done.stderr, lock)
     assert error is not None
     assert (error.file, error.key, error.found) == (str(lock), "line 1: one-thing==1.0", "none")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "key", "found"),
+    [
+        (
+            "docker/Dockerfile",
+            "@sha256:3783",
+            "@sha256:3784",
+            "base",
+            "debian:bookworm-20260918-slim@sha256:3784",
+        ),
+        ("docker/requirements/current.txt", "torch==2.14.1 ", "torch==2.14.0 ", "torch", "torch==2.14.0"),
+        (
+            "docker/patches/current/0001-sm120-allreduce-fusion.patch",
+            "+++ b/",
+            "+++ c/",
+            "docker/patches",
+            "sha256",
+        ),
+    ],
+)
+def test_nothing_is_built_from_a_stack_that_disagrees(
+    tmp_path: Path, file: str, old: str, new: str, key: str, found: str
+) -> None:
+    """Before Docker is asked: a wrong base, pin or patch would show after most of an hour, or never."""
+    for folder in ("configs", "docker/requirements", "docker/patches"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for name in ("docker/Dockerfile", "flake.nix"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    text = (tmp_path / file).read_text()
+    assert old in text
+    (tmp_path / file).write_text(text.replace(old, new))
+    stack = Catalog(tmp_path / "configs").load(Stack, "current")
+    with pytest.raises(DeployKitError, match="disagree") as caught:
+        build_target(stack, tmp_path, "slice", tag="deploy-kit/never:built")
+    assert caught.value.exit_code is ExitCode.VERDICT_FAIL
+    assert str(caught.value.key).startswith(key)
+    assert found in str(caught.value.found)
+    assert caught.value.allowed
 
 
 def test_a_lock_without_a_hash_installs_nothing(wheels: tuple[Path, Path, str]) -> None:
