@@ -43,9 +43,10 @@ def measure(given: Settings, candidates: list[Candidate]) -> tuple[ProbeRun, lis
     return Runner(given, said.append).measure(candidates), said
 
 
-def children() -> set[int]:
-    listing = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text(encoding="ascii")
-    return {int(pid) for pid in listing.split()}
+def children(pid: int | None = None) -> set[int]:
+    """Return the processes that any thread of a process, or of this one, has started."""
+    listings = Path(f"/proc/{pid or os.getpid()}/task").glob("*/children")
+    return {int(child) for listing in listings for child in listing.read_text(encoding="ascii").split()}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_a_hang_is_ended_in_time_with_rank_and_place_and_nothing_is_left(
     assert (outcome.status, outcome.step, outcome.ranks) == ("hang", step, (ranks - 1,)), outcome.text()
     assert any("faults.py" in line for line in outcome.evidence), outcome.evidence
     assert any("hang" in line for line in said)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120  # 15 s on a quiet machine, most of it torch's import in each rank
     assert children() == before
 
 
@@ -209,8 +210,6 @@ print("right")
 
 def test_the_worker_runs_from_a_folder_of_its_own(torch_python: str, tmp_path: Path) -> None:
     """It can be carried alone: only its folder, torch and the standard library."""
-    import shutil
-
     shutil.copytree(ROOT / "deploy_kit" / "probe" / "worker", tmp_path / "worker")
     job = {
         "task": "allreduce",
@@ -253,32 +252,17 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.skipif(
-    find_spec("matplotlib") is None, reason="the plot needs matplotlib, not in the engine's image"
-)
 def test_the_command_measures_reports_and_keeps_a_rehearsal_receipt(
     torch_python: str, tmp_path: Path
 ) -> None:
+    # The engine's image has no matplotlib; there everything but the plot is tried.
+    plotted = find_spec("matplotlib") is not None
     done = command(
-        "allreduce",
-        "--model",
-        "rehearsal-tiny",
-        "--tokens",
-        "1,4",
-        "--count",
-        "4",
-        "--candidates",
-        "fault-wrong",
-        "--backend",
-        "gloo",
-        "--python",
-        torch_python,
-        "--json",
-        "--receipts",
-        str(tmp_path / "receipts"),
-        "--plot",
-        str(tmp_path / "plot"),
-    )
+        "allreduce", "--model", "rehearsal-tiny", "--tokens", "1,4", "--count", "4",
+        "--candidates", "fault-wrong", "--backend", "gloo", "--python", torch_python,
+        "--json", "--receipts", str(tmp_path / "receipts"),
+        *(("--plot", str(tmp_path / "plot")) if plotted else ()),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["rehearsal"] is True
@@ -286,9 +270,10 @@ def test_the_command_measures_reports_and_keeps_a_rehearsal_receipt(
     assert found["sizes"]["4"]["fastest"] == "nccl-default"
     (receipt,) = read_receipts(tmp_path / "receipts").receipts
     assert receipt.rehearsal
-    assert (tmp_path / "plot.png").stat().st_size > 10_000
-    assert "REHEARSAL" in (tmp_path / "plot.html").read_text(encoding="utf-8")
     assert "Traceback" not in done.stderr
+    if plotted:
+        assert (tmp_path / "plot.png").stat().st_size > 10_000
+        assert "REHEARSAL" in (tmp_path / "plot.html").read_text(encoding="utf-8")
 
 
 def test_a_rehearsal_never_writes_a_host_file(torch_python: str, tmp_path: Path) -> None:
@@ -300,7 +285,6 @@ def test_a_rehearsal_never_writes_a_host_file(torch_python: str, tmp_path: Path)
     assert host.read_bytes() == (ROOT / "configs" / "hosts" / "rehearsal.toml").read_bytes()
 
 
-@pytest.mark.skipif(shutil.which("pgrep") is None, reason="needs pgrep to look for ranks left behind")
 def test_interrupting_ends_every_rank(torch_python: str) -> None:
     process = subprocess.Popen(
         [
@@ -329,11 +313,9 @@ def test_interrupting_ends_every_rank(torch_python: str) -> None:
     for line in process.stderr:
         if "fault-hang-at-check: check" in line:
             break
-    ranks = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
+    ranks = children(process.pid)
     assert ranks
     process.send_signal(2)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
