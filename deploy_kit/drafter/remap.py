@@ -162,7 +162,9 @@ def _new_index(plan: RemapPlan, path: Path, grown: int) -> bytes:
 
 def _new_config(plan: RemapPlan, path: Path) -> bytes:
     config = read_json(path, what="draft config.json")
-    if not isinstance(config, dict) or config.get("draft_vocab_size") == plan.targets.size:
+    if not isinstance(config, dict):
+        raise DeployKitError("this draft config.json is not a table", file=path, exit_code=ExitCode.INPUT)
+    if config.get("draft_vocab_size") == plan.targets.size:
         return path.read_bytes()
     return (json.dumps({**config, "draft_vocab_size": int(plan.targets.size)}, indent=2) + "\n").encode()
 

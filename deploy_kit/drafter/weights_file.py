@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -188,6 +189,9 @@ def read_header(path: Path) -> WeightsFile:
     """Read one file's header and check it against the file's size; every inconsistency is a
     `DeployKitError`."""
     try:
+        # Opening a pipe would wait for someone to write into it.
+        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise _broken(path, "a pipe, socket or device", "not a file")
         with path.open("rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             prefix = handle.read(LENGTH_BYTES)

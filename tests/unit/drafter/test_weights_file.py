@@ -184,6 +184,14 @@ def test_two_files_with_one_name_and_the_mistral_pair(tmp_path: Path) -> None:
         read_weights(tmp_path)
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        with pytest.raises(DeployKitError, match="not a file"):
+            read_weights(path)
+
+
 def test_symlink_loops_and_missing_places(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
