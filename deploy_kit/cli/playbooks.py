@@ -36,17 +36,26 @@ def run_and_print(
     from deploy_kit.deploy.fleet import describe, run_over
     from deploy_kit.output import print_json
 
-    with following as progress:
-        answer = run_over(
-            find_checkout(),
-            playbook,
-            inventory=inventory,
-            variables=dict(variables),
-            limit=limit,
-            dry_run=dry_run,
-            vault_password_file=vault_password_file,
-            on_event=progress.show,
-        )
+    try:
+        with following as progress:
+            answer = run_over(
+                find_checkout(),
+                playbook,
+                inventory=inventory,
+                variables=dict(variables),
+                limit=limit,
+                dry_run=dry_run,
+                vault_password_file=vault_password_file,
+                on_event=progress.show,
+            )
+    except KeyboardInterrupt:
+        if inventory is not None and not dry_run:
+            typer.echo(
+                "stopped: a box in the middle of a change ends it by itself, with the new plan or the old one"
+                " (deploy-kit status -i …); the same command goes on from there",
+                err=True,
+            )
+        raise
     if as_json:
         print_json(answer)
         return

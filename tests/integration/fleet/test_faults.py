@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from .hosts import BOXES, GATEWAY, NAME, SMALL, Client, Fleet, run, serving_versions
+from .hosts import BOXES, GATEWAY, NAME, ROOT, SMALL, Client, Fleet, run, serving_versions
 
 pytestmark = [
     pytest.mark.docker,
@@ -40,7 +42,7 @@ def wait_for(what: Callable[[], bool], *, seconds: float = 120, why: str = "") -
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, why or "not in time"
-        time.sleep(0.5)
+        time.sleep(1)
 
 
 def settled(fleet: Fleet, name: str) -> bool:
@@ -56,51 +58,78 @@ def _deployed(fleet: Fleet, one: str) -> None:
     assert serving_versions(fleet) == ["one"] * 3
 
 
-def kill_at_step(fleet: Fleet, process: subprocess.Popen[str], step: int, extra_seconds: float) -> int:
-    """Kill a playbook with SIGKILL some time after its step began; return the step it was at."""
+# Tasks of a whole roll of one box, as the log counts them: with the gateway's play, and without it.
+STEPS = {False: 70, True: 48}
+
+
+def target_name(image: str, two: str) -> str:
+    return "two" if image == two else "one"
+
+
+def note(text: str) -> None:
+    """Print a line of the receipt, and append it to the file that FLEET_NOTES names."""
+    print(f"\n{text}")
+    if file := os.environ.get("FLEET_NOTES"):
+        with Path(file).open("a") as handle:
+            handle.write(text + "\n")
+
+
+def kill_at_step(
+    fleet: Fleet, process: subprocess.Popen[str], step: int, extra_seconds: float
+) -> tuple[int, str]:
+    """Kill a playbook with SIGKILL some time after a step began; return the step it was at, and its name."""
     log = fleet.folder / "playbook.log"
     while process.poll() is None and log.read_text().count("\nTASK [") < step:
-        time.sleep(0.05)
+        time.sleep(0.2)
     time.sleep(extra_seconds)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    return log.read_text().count("\nTASK [")
+    names = re.findall(r"^TASK \[(.+)\] \*", log.read_text(), re.MULTILINE)
+    return len(names), names[-1].rpartition(" : ")[2] if names else "before the first"
 
 
-@pytest.mark.parametrize("seed", seeds())
+# So many kills in a row on one box, each run going on where the one before was killed; then one must repair.
+KILLS_IN_A_ROW = 4
+COURSES = [seeds()[start : start + KILLS_IN_A_ROW] for start in range(0, len(seeds()), KILLS_IN_A_ROW)]
+
+
+@pytest.mark.parametrize("course", COURSES, ids=lambda course: f"seeds-{course[0]}-{course[-1]}")
 def test_a_killed_playbook_leaves_one_plan_serving_everywhere(
-    fleet: Fleet, one: str, two: str, seed: int
+    fleet: Fleet, one: str, two: str, course: list[int]
 ) -> None:
-    chance = random.Random(seed)
     # A box at a time, so that a kill is anywhere in its change; the other two keep serving.
-    box = BOXES[seed % 3]
-    before = {name: fleet.state(name)["current"] for name in BOXES}
-    target = one if before[box]["image"] == two else two
-    version = "one" if target == one else "two"
-    step, extra = chance.randint(1, 36), chance.uniform(0, 1.5)
+    box = BOXES[course[0] // KILLS_IN_A_ROW % 3]
+    others = {name: fleet.state(name)["current"] for name in BOXES if name != box}
+    target = two
     with Client(fleet.entrance, threads=2) as client:
-        inventory = fleet.inventory(target)
-        process = fleet.playbook("deploy.yml", inventory, "--limit", f"{GATEWAY},{box}")
-        reached = kill_at_step(fleet, process, step, extra)
-        wait_for(lambda: settled(fleet, box), why=f"{box} does not settle: {fleet.state(box)}")
-        image = fleet.state(box)["current"]["image"]
-        serves = fleet.served_by(box)
-        # Old or new, and what the state says is what answers.
-        assert image in (before[box]["image"], target)
-        assert serves is not None
-        assert serves.split()[1] == ("one" if image == one else "two")
-        for other in BOXES:
-            if other != box:
-                assert fleet.state(other)["current"] == before[other]
+        for seed in course:
+            chance = random.Random(seed)
+            before = fleet.state(box)["current"]["image"]
+            target = one if before == two else two
+            # With the gateway's own play, or without it: then more of the kills meet the box's change.
+            limit = f"{GATEWAY},{box}" if chance.random() < 0.4 else box
+            step, extra = chance.randint(1, STEPS[limit == box]), chance.uniform(0, 1.5)
+            process = fleet.playbook("deploy.yml", fleet.inventory(target), "--limit", limit)
+            reached, where = kill_at_step(fleet, process, step, extra)
+            wait_for(lambda: settled(fleet, box), why=f"{box} does not settle: {fleet.state(box)}")
+            image = fleet.state(box)["current"]["image"]
+            serves = fleet.served_by(box)
+            # Old or new, and what the state says is what answers.
+            assert image in (before, target)
+            assert serves is not None
+            assert serves.split()[1] == ("one" if image == one else "two")
+            assert {name: fleet.state(name)["current"] for name in others} == others
+            done = "the end" if process.returncode == 0 else f"step {reached} ({where})"
+            aim = target_name(target, two)
+            note(f"seed {seed}: {box} to {aim}, killed at {done}: serves {serves.split()[1]}")
         # The next run repairs and completes.
         fleet.deploy(target, "--limit", f"{GATEWAY},{box}")
-    assert serving_versions(fleet, [box]) == [version]
+        wait_for(lambda: fleet.workers() == dict.fromkeys(BOXES, "ready"), why=str(fleet.workers()))
+    assert serving_versions(fleet, [box]) == [target_name(target, two)]
     assert fleet.state(box)["in_progress"] is None
-    assert fleet.workers() == dict.fromkeys(BOXES, "ready")
+    note(f"seeds {course[0]}-{course[-1]}: repaired; {client.summary()}")
     assert not client.failures, client.failures[:3]
-    done = "the end" if process.returncode == 0 else f"step {reached} (+{extra:.1f} s)"
-    print(f"\nseed {seed}: {box}, killed at {done}; then {serves}; {sum(client.answers.values())} requests")
 
 
 AGENT = "python3 /usr/local/lib/deploy-kit/host_agent.py"
@@ -134,7 +163,8 @@ def test_a_change_killed_on_the_box_ends_old_or_new(fleet: Fleet, one: str, two:
     assert image in (before["current"]["image"], before["previous"]["image"])
     assert serves == ["one" if image == one else "two"]
     outcome = state["last"]["outcome"]
-    print(f"\nseed {seed}: {victim} killed after {delay:.1f} s in {phase}: {outcome}, serves {serves[0]}")
+    when = f"{victim} killed on the box after {delay:.1f} s in {phase}"
+    note(f"seed {seed}: {when}: {outcome}, {serves[0]} serves")
 
 
 def test_after_the_kills_all_boxes_serve_the_same(fleet: Fleet, one: str) -> None:
@@ -151,6 +181,7 @@ def test_an_engine_that_never_gets_ready_is_taken_back(fleet: Fleet) -> None:
     assert fleet.state("box-1")["last"]["outcome"] == "restored"
     assert serving_versions(fleet) == ["one"] * 3
     assert fleet.workers() == dict.fromkeys(BOXES, "ready")
+    note(f"never ready: {client.summary()}")
     assert not client.failures, client.failures[:3]
 
 
@@ -173,6 +204,7 @@ def test_a_host_that_is_cut_off_in_the_middle_ends_by_itself(fleet: Fleet, two: 
         assert serving_versions(fleet, ["box-1", "box-3"]) == ["two", "one"]
         fleet.on("box-2", "iptables -D INPUT -i eth0 -j DROP; iptables -D OUTPUT -o eth0 -j DROP")
         fleet.deploy(two)
+    note(f"cut off: {client.summary()}")
     assert not client.failures, client.failures[:3]
     assert serving_versions(fleet) == ["two"] * 3
     assert fleet.workers() == dict.fromkeys(BOXES, "ready")
@@ -188,6 +220,7 @@ def test_a_dockerd_killed_in_the_middle_comes_back(fleet: Fleet, one: str) -> No
         serves = serving_versions(fleet, ["box-2"])
         assert serves == ["one"] if process.returncode == 0 else serves in (["one"], ["two"])
         fleet.deploy(one)
+    note(f"dockerd killed: {client.summary()}")
     assert not client.failures, client.failures[:3]
     assert serving_versions(fleet) == ["one"] * 3
     assert fleet.workers() == dict.fromkeys(BOXES, "ready")
@@ -235,6 +268,7 @@ def test_a_reboot_brings_the_engine_back(fleet: Fleet) -> None:
         wait_for(lambda: fleet.workers().get("box-2") == "ready")
     assert serving_versions(fleet) == ["one"] * 3
     # Requests that ran on the box when its power went are lost with it; the others are sent again.
+    note(f"reboot: {client.summary()}")
     assert len(client.failures) <= 3, client.failures
 
 
@@ -249,9 +283,32 @@ def test_a_reboot_in_the_middle_of_a_change_brings_the_old_plan_back(fleet: Flee
         assert state["current"]["image"] == one
         assert state["last"]["outcome"] == "restored"
         fleet.deploy(one)
+    note(f"reboot in the middle: {client.summary()}")
     assert not client.failures, client.failures[:3]
     assert serving_versions(fleet) == ["one"] * 3
     assert fleet.workers() == dict.fromkeys(BOXES, "ready")
+
+
+def test_an_interrupted_command_leaves_a_box_that_ends_its_change(fleet: Fleet, one: str, two: str) -> None:
+    with Client(fleet.entrance) as client:
+        command = [sys.executable, "-m", "deploy_kit", "deploy", "--inventory", str(fleet.inventory(two))]
+        process = subprocess.Popen(
+            [*command, "--limit", f"{GATEWAY},box-1", "--json"], cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_for(in_phase(fleet, "box-1", "switching", "trial"), seconds=400)
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert out == ""
+        assert "ends it by itself" in said
+        assert "Traceback" not in said
+        wait_for(lambda: settled(fleet, "box-1"), seconds=180)
+        assert serving_versions(fleet, ["box-1"]) == ["two"]
+        fleet.deploy(one, "--limit", f"{GATEWAY},box-1")
+    note(f"Ctrl-C: {client.summary()}")
+    assert not client.failures, client.failures[:3]
+    assert serving_versions(fleet) == ["one"] * 3
 
 
 def test_a_gateway_that_restarts_knows_its_workers(fleet: Fleet) -> None:

@@ -113,6 +113,13 @@ class Played:
         )
 
     @property
+    def changed_tasks(self) -> set[str]:
+        """Names of the tasks that changed something, or in check mode would."""
+        tasks = re.split(r"^(?:TASK|RUNNING HANDLER) \[(.+)\] \*+$", self.output, flags=re.MULTILINE)[1:]
+        pairs = zip(tasks[::2], tasks[1::2], strict=True)
+        return {name for name, said in pairs if re.search(r"^changed: \[", said, re.MULTILINE)}
+
+    @property
     def words(self) -> str:
         """The output with its white space evened out: messages are wrapped."""
         return " ".join(self.output.replace("\\n", " ").split())

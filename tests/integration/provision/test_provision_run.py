@@ -15,7 +15,7 @@ import pytest
 
 from deploy_kit.configs.schema import Host
 
-from .machines import DAEMON_JSON, ROOT, Machine, play, require_docker, start_machine, write_inventory
+from .machines import DAEMON_JSON, ROOT, Machine, Played, play, require_docker, start_machine, write_inventory
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 # Minutes each: KIT_SLOW=1 runs them.
@@ -69,6 +69,8 @@ def test_a_machine_is_provisioned_once_and_put_back_byte_for_byte(machine: Machi
 
     first = play(inventory, "provision.yml")
     assert first.code == 0, first.output[-3000:]
+    # What --check announced is what happened.
+    assert shown.changed_tasks == first.changed_tasks
     assert "fail acs.redirect" in first.output
     # GRUB's own order of reading its files: contradictions are gone, the rest is kept.
     words = machine.read("/run/stand-in/grub.cfg").split()
@@ -226,6 +228,16 @@ def test_a_receipt_of_the_probe_decides_and_a_rehearsals_does_not(machine: Machi
     assert host.nccl == {"NCCL_P2P_LEVEL": "SYS", "NCCL_PROTO": "LL"}
 
 
+def nothing_shows_the_token(machine: Machine, done: Played) -> None:
+    """Neither the playbook's output at its most talkative, nor a process, nor a file of the machine."""
+    assert TOKEN not in done.output
+    assert TOKEN not in machine.read("/run/stand-in/processes")
+    left = machine.run(
+        "sh", "-c", f"grep -rl {TOKEN} /etc /var /srv /root /tmp /run /home 2>/dev/null || true"
+    )
+    assert left.strip() == ""
+
+
 @slow
 def test_weights_are_refused_verified_resumed_and_fetched_without_showing_the_token(
     machine: Machine, tmp_path: Path
@@ -290,12 +302,26 @@ def test_weights_are_refused_verified_resumed_and_fetched_without_showing_the_to
     assert done.code == 0, done.output[-3000:]
     assert "owner/name --revision 0000" in machine.read("/run/stand-in/hf")
     assert machine.read("/run/stand-in/token-mode").strip() == "600"
-    assert TOKEN not in done.output
-    assert TOKEN not in machine.read("/run/stand-in/processes")
-    left = machine.run(
-        "sh", "-c", f"grep -rl {TOKEN} /etc /var /srv /root /tmp /run /home 2>/dev/null || true"
-    )
-    assert left.strip() == ""
+    nothing_shows_the_token(machine, done)
+
+    # The same from Vault, in a file beside the inventory.
+    machine.run("sh", "-c", f"rm {DRAFTER}/* /run/stand-in/hf /run/stand-in/processes")
+    password = tmp_path / "vault-password"
+    password.write_text("the password of the vault\n")
+    vault = tmp_path / "group_vars/all/vault.yml"
+    vault.parent.mkdir(parents=True)
+    vault.write_text(f"model_store_hub_token: {TOKEN}\n")
+    ansible_vault = str(Path(sys.executable).parent / "ansible-vault")
+    subprocess.run([ansible_vault, "encrypt", "--vault-password-file", password, vault], check=True)
+    assert TOKEN not in vault.read_text()
+    done = play(
+        machine.inventory(**wanted), "provision.yml", "-vvv", "--diff",
+        "--vault-password-file", str(password), *tags,
+    )  # fmt: skip
+    assert done.code == 0, done.output[-3000:]
+    assert "owner/name --revision 0000" in machine.read("/run/stand-in/hf")
+    nothing_shows_the_token(machine, done)
+    vault.unlink()
 
     machine.run("sh", "-c", f"rm {DRAFTER}/model-00001*")
     small = play(
@@ -325,11 +351,27 @@ def test_somebody_elses_change_is_not_overwritten_by_the_way_back(machine: Machi
     assert play(inventory, "revert.yml").changed == 0
 
 
+UBUNTU = """\
+# STAND-IN: a Debian 13 that calls itself Ubuntu 24.04, for the roles' own differences.
+PRETTY_NAME="Ubuntu 24.04.3 LTS"
+NAME="Ubuntu"
+VERSION_ID="24.04"
+VERSION="24.04.3 LTS (Noble Numbat)"
+VERSION_CODENAME=noble
+ID=ubuntu
+ID_LIKE=debian
+"""
+
+
 @slow
-def test_debian_13_is_provisioned_and_put_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", ["Debian 13", "a stand-in for Ubuntu 24.04"])
+def test_other_releases_are_provisioned_and_put_back(tmp_path: Path, release: str) -> None:
     require_docker()
     machine = start_machine(tmp_path, "trixie")
     try:
+        if release != "Debian 13":
+            machine.run("rm", "/etc/os-release")
+            machine.write("/etc/os-release", UBUNTU)
         before = machine.snapshot()
         inventory = machine.inventory()
         first = play(inventory, "provision.yml")
