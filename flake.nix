@@ -196,6 +196,9 @@
               cp -r ${./configs} work/configs
               cp -r ${./docker} work/docker
               cp -r ${./tests/unit/stacks} work/tests/unit/stacks
+              mkdir work/docs
+              cp -r ${./docs/receipts} work/docs/receipts
+              cp ${./docs/levers.md} work/docs/levers.md
               chmod -R u+w work
               cd work
               HOME=$PWD PYTHONPATH=$PWD python3 -m pytest -q -p no:cacheprovider tests/unit/stacks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -35,8 +36,27 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("configs", "deploy_kit", "docker", "requirements", "tests/unit"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "monitoring/prometheus", folder / "monitoring/prometheus")
+    shutil.copytree(ROOT / "docs/receipts", folder / "docs/receipts")
+    shutil.copy(ROOT / "docs/levers.md", folder / "docs")
     shutil.copytree(STUB, folder / "stub")
+    write_tools(folder / "stub/tools")
     return folder
+
+
+def write_tools(folder: Path) -> None:
+    """The programs that the flake's checks run, as scripts that call this environment's own."""
+    folder.mkdir()
+    ruff = Path(sys.executable).parent / "ruff"
+    tools = {
+        "tested-python": sys.executable,
+        "ruff": str(ruff) if ruff.exists() else shutil.which("ruff"),
+        "promtool": shutil.which("promtool"),
+    }
+    for name, program in tools.items():
+        script = folder / name
+        run = f"exec {program}" if program else f"echo '{name} is not here: NOT run, a stand-in' >&2 #"
+        script.write_text(f'#!/bin/sh\n{run} "$@"\n')
+        script.chmod(0o755)
 
 
 def nix(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -61,7 +81,33 @@ def stubbed(folder: Path) -> list[str]:
 
 
 def test_the_flake_evaluates_and_its_checks_build(copy: Path) -> None:
+    """The checks run this environment's pytest and ruff for real, in Nix's builds."""
     nix(copy, "flake", "check", f"path:{copy}", *stubbed(copy))
+
+
+@pytest.mark.parametrize(
+    ("check", "file", "added", "words"),
+    [
+        ("format", "deploy_kit/errors.py", "x  =  1\n", "would be reformatted"),
+        (
+            "unit",
+            "tests/unit/stacks/test_stacks.py",
+            "\n\ndef test_that_fails() -> None:\n    assert False\n",
+            "1 failed",
+        ),
+    ],
+)
+def test_a_check_that_must_fail_does(
+    copy: Path, tmp_path: Path, check: str, file: str, added: str, words: str
+) -> None:
+    folder = tmp_path / "flake"
+    shutil.copytree(copy, folder)
+    changed = folder / file
+    changed.write_text(changed.read_text() + added)
+    target = f"path:{folder}#checks.{platform.machine()}-linux.{check}"
+    done = nix(folder, "build", "--no-link", "--print-build-logs", target, *stubbed(folder), check=False)
+    assert done.returncode != 0
+    assert words in done.stderr, done.stderr[-2000:]
 
 
 def test_it_reads_the_pins_from_the_stacks(copy: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy_kit.configs.catalog import Catalog
-from deploy_kit.configs.schema import Stack
+from deploy_kit.configs.schema import Lever, Stack
 from deploy_kit.errors import DeployKitError
 from deploy_kit.stacks.locks import normalised, parse_lock, read_lock
 from deploy_kit.stacks.patches import apply, first_failure, state_of
@@ -204,3 +204,11 @@ def test_what_patch_says_is_read() -> None:
     said = "checking file x.py\nHunk #1 succeeded at 3 (offset 1 line).\n"
     assert first_failure(said) == "x.py: Hunk #1 succeeded at 3 (offset 1 line)."
     assert first_failure("") == "patch said nothing"
+
+
+def test_the_page_on_levers_has_each_with_its_status() -> None:
+    rows = [line for line in (ROOT / "docs/levers.md").read_text().splitlines() if line.startswith("| `")]
+    page = {line.split("`")[1]: line.split("|")[4] for line in rows}
+    assert sorted(page) == sorted(CATALOG.names(Lever))
+    for name, said in page.items():
+        assert CATALOG.load(Lever, name).status_on_sm120 in said, name
