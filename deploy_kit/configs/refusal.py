@@ -48,7 +48,8 @@ def first_refusal(
     A value that may be of several types is one problem, though Pydantic counts one for each type.
     """
     problems = _without_union_members(error)
-    first = problems[0]
+    # A key written wrong is missing too: the unknown key says what happened.
+    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
     location = [str(part) for part in first["loc"]]
     key = ".".join(location) or None
     message, found, allowed = str(first["msg"]), first.get("input"), first.get("allowed")

@@ -302,6 +302,12 @@ def test_a_typo_in_a_stack_s_key_and_two_stacks_of_one_name(tmp_path: Path) -> N
     assert str(typo.value.file).endswith("current.toml")
     assert (typo.value.key, typo.value.found) == ("versions.flashinfr", "flashinfr")
     assert "flashinfer" in str(typo.value.allowed)
+    # A required key with a typo is missing and unknown: the unknown one is named.
+    (configs / "stacks/current.toml").write_text(text.replace("\nrequirements = ", "\nrequirement = "))
+    with pytest.raises(DeployKitError) as required:
+        Catalog(configs).load(Stack, "current")
+    assert (required.value.key, required.value.found) == ("requirement", "requirement")
+    assert "requirements" in str(required.value.allowed)
     (configs / "stacks/current.toml").write_text(text)
     (configs / "stacks/second.toml").write_text(text)
     with pytest.raises(DeployKitError) as twice:
