@@ -191,6 +191,37 @@ def assert_(
     raise typer.Exit(int(ExitCode.OK if result["ok"] else ExitCode.VERDICT_FAIL))
 
 
+@app.command(epilog="Example: deploy-kit stack layers deploy-kit/sglang:0.5.23-cu130 lmsysorg/sglang:v0.5.20")
+def layers(
+    image: str = typer.Argument(help="A local image."),
+    against: str | None = typer.Argument(None, help="Another one, to compare the whole sizes."),
+    as_json: bool = _JSON,
+) -> None:
+    """Print an image's size by layer, unpacked, and compare it with another image's."""
+    from dataclasses import asdict
+
+    from deploy_kit.output import print_json
+    from deploy_kit.stacks.layers import read_layers, total_bytes
+
+    names = [image, *([against] if against else [])]
+    found = {name: read_layers(name) for name in names}
+    totals = {name: total_bytes(parts) for name, parts in found.items()}
+    ratio = totals[image] / totals[against] if against and totals[against] else None
+    if as_json:
+        sizes = {
+            name: {"size_bytes": totals[name], "layers": [asdict(layer) for layer in parts]}
+            for name, parts in found.items()
+        }
+        print_json({"images": sizes, "ratio": ratio})
+        return
+    for name, parts in found.items():
+        typer.echo(f"{name}: {totals[name] / 1e6:,.1f} MB")
+        for layer in parts:
+            typer.echo(f"  {layer.size_bytes / 1e6:>10,.1f}  {layer.made_by}")
+    if ratio is not None:
+        typer.echo(f"{image} is {ratio:.2f} of {against}")
+
+
 @app.command(epilog="Example: deploy-kit stack build current        (the slice: --target slice)")
 def build(
     name: str = typer.Argument("current"),
