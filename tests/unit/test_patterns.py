@@ -12,7 +12,7 @@ from deploy_kit.doctor.facts import kernel
 from deploy_kit.patterns import Sieved, required_words, sieved
 from deploy_kit.runtime import container_faults
 
-RULES = {rule.id: rule.sieved for rule in container_faults._RULES} | dict(kernel._RULES)
+RULES = {rule.id: rule.sieved for rule in container_faults.RULES} | dict(kernel._RULES)
 
 
 @pytest.mark.parametrize(
