@@ -90,7 +90,7 @@ def kill_at_step(
 
 
 # So many kills in a row on one box, each run going on where the one before was killed; then one must repair.
-KILLS_IN_A_ROW = 4
+KILLS_IN_A_ROW = 7
 COURSES = [seeds()[start : start + KILLS_IN_A_ROW] for start in range(0, len(seeds()), KILLS_IN_A_ROW)]
 
 
@@ -291,7 +291,9 @@ def test_a_reboot_in_the_middle_of_a_change_brings_the_old_plan_back(fleet: Flee
 
 def test_an_interrupted_command_leaves_a_box_that_ends_its_change(fleet: Fleet, one: str, two: str) -> None:
     with Client(fleet.entrance) as client:
-        command = [sys.executable, "-m", "deploy_kit", "deploy", "--inventory", str(fleet.inventory(two))]
+        # What a background shell starts inherits that it ignores Ctrl-C.
+        command = ["env", "--default-signal=INT", sys.executable, "-m", "deploy_kit", "deploy"]
+        command += ["--inventory", str(fleet.inventory(two))]
         process = subprocess.Popen(
             [*command, "--limit", f"{GATEWAY},box-1", "--json"], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
