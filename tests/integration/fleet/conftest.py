@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +16,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Three boxes and a gateway, running; skipped, with the reason, where no Docker daemon answers."""
     if not docker_answers():
         pytest.skip("no Docker daemon answers: `make up` starts one")
-    fleet = Fleet(tmp_path_factory.mktemp("fleet") / "f")
+    # FLEET_KEEP=FOLDER: machines that an earlier run left there are used again, and stay: a course in pieces.
+    kept = os.environ.get("FLEET_KEEP")
+    fleet = Fleet(Path(kept) if kept else tmp_path_factory.mktemp("fleet") / "f")
     try:
-        fleet.start()
+        if not (kept and fleet.takes_over()):
+            fleet.start()
         yield fleet
     finally:
-        fleet.stop()
+        if not kept:
+            fleet.stop()
 
 
 @pytest.fixture(scope="module")

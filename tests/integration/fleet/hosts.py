@@ -220,6 +220,19 @@ class Fleet:
         self.registry = published
         (self.folder / "api_key").write_text(KEY + "\n")
 
+    def takes_over(self) -> bool:
+        """Take over the machines that an earlier run left with this folder; return whether they are there."""
+        if not (self.folder / "known_hosts").exists():
+            return False
+        for name in (GATEWAY, *BOXES):
+            template = f'{{{{.State.Running}}}} {{{{(index .NetworkSettings.Networks "{NAME}").IPAddress}}}}'
+            said = run("docker", "inspect", "--format", template, f"{NAME}-{name}", check=False).split()
+            if said[:1] != ["true"]:
+                return False
+            self.address[name] = said[1]
+        self.registry = run("docker", "port", f"{NAME}-{GATEWAY}", "5000/tcp").split()[0]
+        return True
+
     def stop(self) -> None:
         """Remove every machine, network and volume of ours; images stay, they are the cache."""
         listing = ["--all", "--quiet", "--filter", f"name=^{NAME}-"]
@@ -274,6 +287,7 @@ class Fleet:
         everything = {
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(self.folder / "id"),
+            "ansible_ssh_args": "-o ControlMaster=auto -o ControlPersist=600s",
             "ansible_ssh_common_args": common,
             "ansible_python_interpreter": "/usr/bin/python3",
             "engine_image": image,

@@ -18,6 +18,12 @@ STARTED = "docker inspect -f '{{.State.StartedAt}}' deploy-kit-kimi-baseline-1"
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+def test_before_the_first_deployment_there_is_nothing_to_return_to(fleet: Fleet, one: str) -> None:
+    done = fleet.command("rollback", fleet.inventory(one))
+    assert done.returncode == 14, done.stdout + done.stderr
+    assert "nothing to return to" in json.loads(done.stdout)["found"]
+
+
 def test_a_first_deployment_serves_on_every_box(fleet: Fleet, one: str) -> None:
     answer = fleet.deploy(one)
     assert set(answer["reports"]) == set(BOXES)
@@ -48,6 +54,7 @@ def test_an_upgrade_fails_no_request(fleet: Fleet, two: str) -> None:
     assert not client.failures, client.failures[:3]
     assert sum(client.answers.values()) > 50
     assert {text.split()[1] for text in client.answers} == {"one", "two"}
+    print(f"\nupgraded under load: {client.summary()}")
     assert serving_versions(fleet) == ["two"] * 3
     assert fleet.workers() == dict.fromkeys(BOXES, "ready")
 
@@ -76,11 +83,19 @@ def test_an_image_that_refuses_the_flags_touches_no_engine(fleet: Fleet) -> None
 
 
 def test_one_command_returns_to_the_previous_plan(fleet: Fleet, two: str) -> None:
+    before = [fleet.state(box) for box in BOXES]
+    shown = fleet.deploy(two, "--dry-run", command="rollback")
+    assert shown["changed"] == 0, shown["changed_steps"]
+    for box, state in zip(BOXES, before, strict=True):
+        way = f"{box}: {state['current']['release']} → {state['previous']['release']}"
+        assert any(remark.startswith(way) for remark in shown["remarks"]), shown["remarks"]
+    assert [fleet.state(box) for box in BOXES] == before
     with Client(fleet.entrance) as client:
         fleet.deploy(two, command="rollback")
     assert not client.failures, client.failures[:3]
     assert serving_versions(fleet) == ["one"] * 3
     assert fleet.state("box-1")["previous"]["image"] == two
+    print(f"\nrolled back under load: {client.summary()}")
 
 
 def test_the_key_is_in_no_file_log_or_inspection(fleet: Fleet) -> None:
