@@ -21,7 +21,7 @@ from deploy_kit.runtime.child import living_members
 from deploy_kit.runtime.state import process_alive, read_state
 
 ROOT = Path(__file__).parents[3]
-LIMIT_SECONDS = 900.0
+LIMIT_SECONDS = 1500.0
 LEVER = """
 name = "{name}"
 description = "{description}"
