@@ -18,7 +18,8 @@ fi
 in_engine() {
   local shares=$1
   shift
-  docker run --rm --init --name "$name" --cpu-shares "$shares" --network none --tmpfs /tmp:exec,mode=1777 \
+  # The image's health check would start a Python every few seconds for a `serve` that is not there.
+  docker run --rm --init --no-healthcheck --name "$name" --cpu-shares "$shares" --network none --tmpfs /tmp:exec,mode=1777 \
     --volume "$PWD:/src:ro" --workdir /src --env DEPLOY_KIT_TORCH_PYTHON=/opt/engine/bin/python "$image" \
     -p no:cacheprovider -q --durations=8 -m "$marked" "$@"
 }
