@@ -299,6 +299,7 @@ class Fleet:
             "roll_free_gigabytes": 1,
             "gateway_policy": "round_robin",
             "gateway_health_interval_seconds": 1,
+            "gateway_health_timeout_seconds": 20,  # the machine that plays all four may be very busy
             "gateway_pip_arguments": ["--no-index", "--find-links", "/wheels"],
             **variables,
         }
