@@ -100,10 +100,19 @@ class Cell:
         return sum(round_.errors for round_ in self.rounds)
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a quantity over the rounds that have it; None when none has."""
+        """Return the mean of a quantity over the rounds that have it; None when none has.
+
+        Of times the harmonic mean: speeds are averaged as they are, and accept length / cycle is that average
+        only where cycles are averaged as the speeds they make. Where rounds differ by half (a busy machine), the
+        plain mean of cycles predicts up to a fifth too little.
+        """
         values = [getattr(round_, name) for round_ in self.rounds]
         known = [value for value in values if value is not None]
-        return statistics.fmean(known) if known else None
+        if not known:
+            return None
+        if name.endswith("_seconds") and min(known) > 0:
+            return statistics.harmonic_mean(known)
+        return statistics.fmean(known)
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,18 @@ def test_receipts_to_a_choice() -> None:
     assert decision.evidence.plans == {"baseline": "baseline", "eagle3": "eagle3"}
 
 
+def test_the_sum_of_rounds_of_a_busy_machine_is_the_speed_that_was_measured() -> None:
+    """Three rounds at very different speeds, each exactly accept length / cycle: so is the whole."""
+    rounds = [
+        bench("eagle3", {1: [2.0 / cycle]}, engine={"accept_length": 2.0}, cycle_seconds=cycle)
+        for cycle in (0.015, 0.030, 0.060)
+    ]
+    (band,) = decide(gather([BASE, *rounds])).bands
+    (comparison,) = band.comparisons
+    assert comparison.predicted_tokens_per_second == pytest.approx(comparison.stream_tokens_per_second)
+    assert comparison.inconsistency is None
+
+
 @pytest.mark.parametrize(
     ("other", "key"),
     [
