@@ -103,8 +103,8 @@ class Cell:
         """Return the mean of a quantity over the rounds that have it; None when none has.
 
         Of times the harmonic mean: speeds are averaged as they are, and accept length / cycle is that average
-        only where cycles are averaged as the speeds they make. Where rounds differ by half (a busy machine), the
-        plain mean of cycles predicts up to a fifth too little.
+        only where cycles are averaged as the speeds they make. Where rounds differ by half (a busy machine),
+        the plain mean of cycles predicts up to a fifth too little.
         """
         values = [getattr(round_, name) for round_ in self.rounds]
         known = [value for value in values if value is not None]
