@@ -107,7 +107,7 @@ class Cell:
         the plain mean of cycles predicts up to a fifth too little.
         """
         values = [getattr(round_, name) for round_ in self.rounds]
-        known = [value for value in values if value is not None]
+        known = [float(value) for value in values if value is not None]
         if not known:
             return None
         if name.endswith("_seconds") and min(known) > 0:
