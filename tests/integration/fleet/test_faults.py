@@ -243,7 +243,7 @@ def test_a_full_disk_is_refused_before_anything_stops(fleet: Fleet, one: str, tw
     assert serving_versions(fleet, [SMALL]) == ["one"]
     assert fleet.workers()[SMALL] == "ready"
     fleet.on(SMALL, f"rm {disk}/filler")
-    fleet.deploy(one)
+    fleet.deploy(one, "--limit", f"{GATEWAY},{SMALL}")
     assert serving_versions(fleet) == ["one"] * 3
 
 
@@ -283,7 +283,7 @@ def test_a_reboot_in_the_middle_of_a_change_brings_the_old_plan_back(fleet: Flee
         state = fleet.state("box-2")
         assert state["current"]["image"] == one
         assert state["last"]["outcome"] == "restored"
-        fleet.deploy(one)
+        fleet.deploy(one, "--limit", f"{GATEWAY},box-2")
     note(f"reboot in the middle: {client.summary()}")
     assert not client.failures, client.failures[:3]
     assert serving_versions(fleet) == ["one"] * 3
