@@ -248,5 +248,7 @@ def build(
         done = build_target(stack, catalog.folder.parent, target, tag=chosen, output=output)
     if as_json:
         print_json(done)
+    elif output is not None:
+        typer.echo("\n".join(str(path) for path in sorted(output.iterdir())))
     else:
         typer.echo(f"{done['tag']}: {done['id']}{'' if done['changed'] else ' (unchanged)'}")
