@@ -20,10 +20,11 @@ def refuse_unknown_flags(plan: Plan) -> str:
     try:
         import sglang
         from sglang.srt.server_args import ServerArgs
-    except ImportError as error:
+    except Exception as error:  # a package of another version makes the import end in any of them
+        absent = isinstance(error, ModuleNotFoundError) and error.name == "sglang"
         raise DeployKitError(
-            "SGLang is not installed here, so no flag can be checked",
-            found=str(error),
+            f"SGLang {'is not installed' if absent else 'cannot be imported'} here, so no flag can be checked",
+            found=f"{type(error).__name__}: {error}",
             remedy="run this inside the image: docker compose run --rm kimi-eagle serve --check PROFILE",
         ) from error
     import argparse
