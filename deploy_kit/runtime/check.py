@@ -23,7 +23,7 @@ def refuse_unknown_flags(plan: Plan) -> str:
     except Exception as error:  # a package of another version makes the import end in any of them
         absent = isinstance(error, ModuleNotFoundError) and error.name == "sglang"
         raise DeployKitError(
-            f"SGLang {'is not installed' if absent else 'cannot be imported'} here, so no flag can be checked",
+            f"SGLang {'is not installed' if absent else 'fails to import'} here, so no flag can be checked",
             found=f"{type(error).__name__}: {error}",
             remedy="run this inside the image: docker compose run --rm kimi-eagle serve --check PROFILE",
         ) from error
