@@ -47,6 +47,22 @@ def guard(
     from deploy_kit.errors import DeployKitError
     from deploy_kit.exit_codes import ExitCode
 
+    for key, address in (("EXPORTER", exporter), ("ENGINE", engine)):
+        if not address.startswith(("http://", "https://")):
+            raise DeployKitError(
+                "this is no address of metrics",
+                key=key,
+                found=address,
+                allowed="http://HOST:PORT/metrics",
+                exit_code=ExitCode.USAGE,
+            )
+    if command and command[0].startswith("-"):
+        raise DeployKitError(
+            "no such option",
+            found=command[0],
+            remedy="deploy-kit guard --help lists them; the command that redeploys stands after --",
+            exit_code=ExitCode.USAGE,
+        )
     if allow_redeploy != bool(command):
         raise DeployKitError(
             "acting needs both leave and a command",
@@ -64,15 +80,22 @@ def guard(
     )
     watcher = Guard(rules)
     began = time.monotonic()
+    told: tuple[str, ...] = ()
     while stop_after is None or time.monotonic() - began < stop_after:
         look, about = look_once(exporter, engine)
+        if (missing := _missing(look)) != told:
+            told = missing
+            typer.echo(
+                f"not read: {', '.join(missing)}" if missing else "read: the ratio and what runs", err=True
+            )
         action = watcher.see(look)
         if action != "none":
             _record(action, watcher, about, receipts, as_json)
         if action == "redeploy":
             _run(command)
             return
-        time.sleep(every)
+        left = every if stop_after is None else stop_after - (time.monotonic() - began)
+        time.sleep(max(0.0, min(every, left)))
     if watcher.losing:
         raise typer.Exit(int(ExitCode.VERDICT_WARN))
 
@@ -97,6 +120,18 @@ def look_once(exporter: str, engine: str) -> tuple[Look, dict[str, str]]:
     known = bool(counts) and all(running is not None for running, _ in counts)
     total = sum((running or 0.0) + (queued or 0.0) for running, queued in counts)
     return Look(time.time(), ratio, total if known else None), about
+
+
+def _missing(look: Look) -> tuple[str, ...]:
+    """Return what a look did not find: without both there is no verdict, or no moment to act."""
+    return tuple(
+        name
+        for name, value in (
+            ("the speed-up ratio (EXPORTER)", look.ratio),
+            ("the running requests (ENGINE)", look.running),
+        )
+        if value is None
+    )
 
 
 def _page(url: str) -> str:

@@ -27,6 +27,7 @@ _FOLDERS: dict[type[Strict], str] = {
     Profile: "profiles",
     Lever: "levers",
 }
+FILE_LIMIT_BYTES = 4 * 2**20  # a device or a log in the place of a file must not be read for ever
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def load_file(kind: type[AnyFile], path: Path) -> AnyFile:
     """Read one TOML file and check it; errors name the file, the key, what was found and what is allowed."""
     word = kind.__name__.lower()
     # Windows editors begin a file with a mark.
-    text = read_text(path, what=f"{word} file").removeprefix("\ufeff")
+    text = read_text(path, what=f"{word} file", limit_bytes=FILE_LIMIT_BYTES).removeprefix("\ufeff")
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

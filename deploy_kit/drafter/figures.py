@@ -25,7 +25,8 @@ _HISTOGRAM = re.compile(r"(?i)accept[a-z_ ]*histogram\W{1,4}\[([^\]\n]*)\]")
 _ROW = re.compile(r"(?i)per[- ]position acceptance(?: rates?)?\W{1,4}((?:[\d.]+\s*%?\s*,?\s*)+)")
 _POSITION = re.compile(
     r"(?i)\b(?:acc(?:uracy|ept(?:ance|ed))?(?:[_ ]rate)?[_/ ]?(?:at[_ ])?(?:pos(?:ition)?[_ ]?)?|"
-    r"pos(?:ition)?[_ ]?)(\d{1,2})\W{1,5}([\d.]+\s*%?)"
+    # As little as can be between the two: a sign or a point belongs to the figure.
+    r"pos(?:ition)?[_ ]?)(\d{1,2})\W{1,5}?([-+]?(?:(?:nan|inf(?:inity)?)\b|[\d.]+(?:e[-+]?\d+)?)\s*%?)"
 )
 
 
@@ -48,11 +49,15 @@ def parse_figures(text: str, *, cumulative: bool = False) -> tuple[tuple[float, 
     0.7` … or `position 1: 70 %` … (conditional, unless `cumulative` says otherwise). Raises `DeployKitError`
     when none is there.
     """
-    for read in (_of_buckets, _of_counters, _of_histogram, _of_row):
-        rates = read(text)
-        if rates is not None:
-            return rates, _HOW[read.__name__]
-    return _of_positions(text, cumulative)
+    try:
+        for read in (_of_buckets, _of_counters, _of_histogram, _of_row):
+            rates = read(text)
+            if rates is not None:
+                return rates, _HOW[read.__name__]
+        return _of_positions(text, cumulative)
+    except DeployKitError as error:
+        error.exit_code = ExitCode.INPUT  # the same figures typed as arguments are a matter of usage
+        raise
 
 
 _HOW = {
@@ -128,7 +133,7 @@ def _of_row(text: str) -> tuple[float, ...] | None:
 
 
 def _of_positions(text: str, cumulative: bool) -> tuple[tuple[float, ...], str]:
-    found = {int(place): parse_rate(rate.rstrip(".")) for place, rate in _POSITION.findall(text)}
+    found = {int(place): parse_rate(rate.strip().rstrip(".")) for place, rate in _POSITION.findall(text)}
     if not found:
         raise DeployKitError(
             "no acceptance figures in this text",

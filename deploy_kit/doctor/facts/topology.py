@@ -211,8 +211,22 @@ def _matrices(block: Block) -> Iterator[Matrix]:
             last_row = None
     if matrix is not None and matrix.rows:
         if not matrix.has_header:
-            matrix.columns = list(matrix.rows)
+            matrix.columns = _columns_of(matrix.rows)
         yield matrix
+
+
+def _columns_of(rows: dict[str, list[str]]) -> list[str]:
+    """Given the rows of a table without its header, return the columns: each row's X stands in its own. Where
+    rows are wider than there are rows, the head was cut off; its GPUs are named by counting back."""
+    width = max(len(cells) for cells in rows.values())
+    if width <= len(rows):
+        return list(rows)
+    own = {cells.index("X"): name for name, cells in rows.items() if "X" in cells}
+    first = next(((place, name) for place, name in own.items() if name.startswith("GPU")), None)
+    if first is None:
+        return list(rows)
+    offset = _number(first[1]) - first[0]
+    return [own.get(place, f"GPU{place + offset}" if place + offset >= 0 else "") for place in range(width)]
 
 
 def _is_header(tokens: list[str]) -> bool:

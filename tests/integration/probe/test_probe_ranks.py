@@ -30,6 +30,7 @@ def settings(python: str, **changes: object) -> Settings:
         "ranks": 2,
         "backend": "gloo",
         "python": python,
+        "start_limit_seconds": 400.0,  # torch's import, on a busy machine
         "step_limit_seconds": 20.0,
         "final_rounds": 3,
         "final_replays": 4,
@@ -137,7 +138,7 @@ def test_the_search_finds_the_best_of_a_known_landscape(
     monkeypatch.setenv("DEPLOY_KIT_PROBE_STANDIN_LANDSCAPE", "1")
     axes = ["protocol", "channels"]
     given = settings(
-        torch_python, tokens=(1,), count=3, budget_seconds=200, screening_replays=3, check_repeats=1
+        torch_python, tokens=(1,), count=3, budget_seconds=900, screening_replays=3, check_repeats=1
     )
     first = [
         c

@@ -433,6 +433,14 @@ SITUATIONS = {
         "unknown",
         "topology.truncated",
     ),
+    "trunc-topo-head": (
+        lines(
+            "GPU2\tSYS\tSYS\t X \tPIX\t32-63\t1",
+            "GPU3\tSYS\tSYS\tPIX\t X \t32-63\t1",
+        ),
+        "unknown",
+        "topology.truncated",
+    ),
     "nvlink": (
         lines(
             "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity",

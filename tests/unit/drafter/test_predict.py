@@ -275,3 +275,24 @@ def test_bad_numbers() -> None:
     assert parse_rate("74.7 %") == pytest.approx(0.747)
     assert parse_rate(".5") == 0.5
     assert needed_everywhere(5.0, 3) is None and needed_everywhere(0.5, 3) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("acc_0: .1\nacc_1: .25\n", (0.1, 0.25)),
+        ("acc_0: 7e-1\n", (0.7,)),
+        ("| acc_0 | 0.7 |\n", (0.7,)),
+        ("acc_0 - 0.7, acc_1 - 0.4\n", (0.7, 0.4)),
+        ("**pos 1**: 0.7.\n", (0.7,)),
+    ],
+)
+def test_a_figure_is_read_whole(text: str, rates: tuple[float, ...]) -> None:
+    assert parse_figures(text)[0] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("figure", ["-0.5", "nan", "0.7.5", "inf"])
+def test_what_is_no_rate_in_a_file_is_refused_as_input(figure: str) -> None:
+    with pytest.raises(DeployKitError) as caught:
+        parse_figures(f"acc_0: {figure}\nacc_1: 0.5\n")
+    assert caught.value.exit_code == 5
