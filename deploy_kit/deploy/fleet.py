@@ -8,15 +8,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from deploy_kit.deploy.groups import check_groups
 from deploy_kit.deploy.playbook import PlaybookRun, run_playbook
 from deploy_kit.errors import DeployKitError, nearest_names
 from deploy_kit.exit_codes import ExitCode
 
-GROUPS = ("engines", "gateway", "monitoring")  # of a fleet's inventory
 OnEvent = Callable[[PlaybookRun, Mapping[str, Any]], None]
 
 
@@ -67,12 +66,19 @@ def why_not_read(stderr: str) -> str:
     'YAML parsing failed: y'
     """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    telling = re.compile(r"parsing failed|vault|decrypt|expected|not valid|unknown", re.IGNORECASE)
+    telling = re.compile(
+        r"parsing failed|vault|decrypt|expected|not valid|unknown|requires a|recursive dependency",
+        re.IGNORECASE,
+    )
     said = [line for line in lines if telling.search(line)]
-    return re.sub(
+    told = re.sub(
         r"^\[[A-Z]+\]: (Failed to parse inventory with '\w+' plugin: )?",
         "",
         (said or lines or ["no word why"])[0],
+    )
+    # Ansible names its own classes where a reader knows int, str, list.
+    return re.sub(
+        r"""["']?<class '(?:[\w.]+\.)?(?:_AnsibleTagged)?(\w+)'>["']?""", lambda at: at[1].lower(), told
     )
 
 
@@ -92,30 +98,13 @@ def groups_of(listing: Mapping[str, Any]) -> dict[str, list[str]]:
 def check_names(
     groups: Mapping[str, Sequence[str]], inventory: Path, *, limit: str | None, fleet_only: bool
 ) -> None:
-    """Raise when the inventory has no host that is meant, when a group's name looks like a misspelt one of
-    ours, or when the limit names what is not there. `fleet_only`: the playbook is for fleets only."""
+    """Raise when the inventory's groups are not what can be deployed to (`check_groups`), or when the limit
+    names nothing, or what is not there. `fleet_only`: the playbook is for fleets only."""
+    check_groups(groups, inventory, fleet_only=fleet_only)
     hosts = groups.get("all", [])
     named = [one for one in groups if one not in ("all", "ungrouped")]
-    if not groups.get("engines"):
-        near = [
-            one for one in groups if one not in GROUPS and get_close_matches(one, GROUPS, n=1, cutoff=0.75)
-        ]
-        if fleet_only or not hosts or near:
-            raise DeployKitError(
-                "no host of the inventory is meant",
-                file=inventory,
-                key="engines",
-                found=f"groups {', '.join(named) or 'none'}, {len(hosts)} hosts, none of them in engines",
-                allowed="hosts in the group engines (and gateway, monitoring)"
-                + ("" if fleet_only else ", or hosts in no group, each by itself"),
-                remedy=f"is {near[0]} meant to be {get_close_matches(near[0], GROUPS, n=1)[0]}?"
-                if near
-                else None,
-                exit_code=ExitCode.INPUT,
-            )
-    for word in re.split(r"[,:]", limit or ""):
-        name = word.strip().lstrip("!&")
-        if not name or re.search(r"[*?~@\[\]/]", name) or name in groups or name in hosts:
+    for name in limit_names(limit):
+        if re.search(r"[*?~\[\]/]", name) or name in groups or name in hosts:
             continue
         near = nearest_names(name, [*hosts, *groups])
         raise DeployKitError(
@@ -127,6 +116,47 @@ def check_names(
             remedy=f"did you mean {' or '.join(near)}?" if near else None,
             exit_code=ExitCode.INPUT,
         )
+
+
+def absolute_limit(limit: str | None) -> str | None:
+    """Return the limit with the files that it names ("@FILE") as absolute paths: Ansible runs elsewhere."""
+    if limit is None or "@" not in limit:
+        return limit
+    return re.sub(r"(?:(?<=^)|(?<=[,:]))(\s*)@([^,:]+)", lambda at: f"{at[1]}@{Path(at[2]).resolve()}", limit)
+
+
+def limit_names(limit: str | None) -> list[str]:
+    """Return the names and patterns in a limit, those in its files too; raise when it has none: for Ansible
+    an empty limit is no limit, so that the whole fleet would be meant."""
+    if limit is None:
+        return []
+    names: list[str] = []
+    for word in (part.strip() for part in re.split(r"[,:]", limit)):
+        if not word.startswith("@"):
+            names += [word.lstrip("!&")] if word.lstrip("!&") else []
+            continue
+        try:
+            lines = Path(word[1:]).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeployKitError(
+                "the file of the limit cannot be read",
+                file=word[1:] or "@",
+                key="--limit",
+                found=getattr(error, "strerror", None) or "not text",
+                allowed="@FILE with one host or group a line",
+                exit_code=ExitCode.INPUT,
+            ) from error
+        names += [line.strip().lstrip("!&") for line in lines if line.strip()]
+    if not names:
+        raise DeployKitError(
+            "the limit names no host",
+            key="--limit",
+            found=repr(limit),
+            allowed="hosts or groups of the inventory",
+            remedy="leave --limit out for the whole fleet",
+            exit_code=ExitCode.INPUT,
+        )
+    return names
 
 
 def check_vault(file: Path | None) -> Path | None:
@@ -155,6 +185,8 @@ def run_over(
 ) -> dict[str, Any]:
     """Run a playbook over an inventory; return what changed, by host, and each host's report."""
     inventory, vault_password_file = check_inventory(inventory), check_vault(vault_password_file)
+    limit_names(limit)
+    limit = absolute_limit(limit)
     if inventory is not None:
         groups = read_groups(checkout, inventory, vault_password_file)
         check_names(groups, inventory, limit=limit, fleet_only=playbook != "deploy.yml")

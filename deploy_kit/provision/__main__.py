@@ -31,10 +31,16 @@ from deploy_kit.provision.weights import look_at_weights, parse_hub_notes
 
 
 def validate(wish: dict[str, Any]) -> dict[str, Any]:
-    """`{host, variables}` → `{}`; an error lists every problem."""
+    """`{host, variables, others, inventory}` → `{variables}`, how many; an error lists every problem.
+    `others` are names of variables that begin with no role's name."""
     root = find_checkout()
-    found = problems(wish["variables"], read_variables(roles_folder(root)), Catalog.find(root / "configs"))
-    refuse(str(wish["host"]), found)
+    found = problems(
+        wish["variables"],
+        read_variables(roles_folder(root)),
+        Catalog.find(root / "configs"),
+        others=[str(name) for name in wish.get("others", ())],
+    )
+    refuse(str(wish["host"]), found, wish.get("inventory"))
     return {"variables": len(wish["variables"])}
 
 

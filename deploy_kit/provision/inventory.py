@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,19 @@ _RANGES: dict[str, tuple[int, int, str]] = {
     "model_store_free_margin_gb": (0, 10_000, "GB"),
     "provision_reboot_seconds": (60, 7200, "seconds"),
 }
+for _name in (
+    "roll_port",
+    "roll_metrics_port",
+    "gateway_port",
+    "gateway_metrics_port",
+    "monitoring_prometheus_port",
+    "monitoring_alertmanager_port",
+    "monitoring_grafana_port",
+    "monitoring_node_port",
+    "monitoring_dcgm_port",
+):
+    _RANGES[_name] = (1, 65_535, "for a port")
+_IMAGE = (r"([^\s@]+(@sha256:[0-9a-f]{64})?)?", "a name, by digest NAME@sha256: and 64 hexadecimal digits")
 _PATTERNS: dict[str, tuple[str, str]] = {
     "nvidia_driver_version": (r"(\d{3}\.\d{1,3}(\.\d{1,3})?)?", ("a driver version such as 580.95.05, in "
         "quotes")),
@@ -45,6 +59,8 @@ _PATTERNS: dict[str, tuple[str, str]] = {
         r"(\w+=(0x[0-9a-fA-F]+|\d+)(;\w+=(0x[0-9a-fA-F]+|\d+))*)?",
         "words such as Name=0x11;Other=1",
     ),
+    "engine_image": _IMAGE,
+    "roll_image": _IMAGE,
 }  # fmt: skip
 _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
@@ -59,6 +75,19 @@ _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off"}
 BLACKWELL = (10, 0)
 
 
+# Roles of ansible/deploy.yml: docs/provision.md does not know their variables.
+_DEPLOY_ROLES = ("engine", "gateway", "monitoring", "roll")
+
+
+def where_listed(name: str) -> str:
+    """Return where a variable and its like are described."""
+    role = name.partition("_")[0]
+    if role in _DEPLOY_ROLES:
+        page = "docs/deploy.md" if role == "engine" else "docs/fleet.md"
+        return f"ansible/roles/{role}/defaults/main.yml lists what begins with {role}_ ({page})"
+    return "docs/provision.md lists every variable of provisioning"
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is wrong with one variable."""
@@ -66,7 +95,11 @@ class Problem:
     name: str
     text: str
     found: Any = None
-    remedy: str = "correct the inventory; docs/provision.md lists every variable"
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.remedy:
+            object.__setattr__(self, "remedy", f"correct the inventory; {where_listed(self.name)}")
 
     def __str__(self) -> str:
         found = "" if self.found is None else f" Found: {self.found!r}."
@@ -91,9 +124,11 @@ def problems(
     variables: Variables,
     catalog: Catalog,
     removed: Mapping[str, Removed] = REMOVED,
+    others: Iterable[str] = (),
 ) -> list[Problem]:
-    """Given the variables that an inventory sets for one host, return everything that is wrong with them."""
-    found = list(_names(given, variables, removed))
+    """Given the variables that an inventory sets for one host, and the names of its `others`, which
+    begin with no role's name, return everything that is wrong with them."""
+    found = [*_names(given, variables, removed), *_prefixes(others, variables)]
     sound = {name: value for name, value in given.items() if name in variables.options}
     mistyped = list(_types(sound, variables))
     bad = {problem.name for problem in mistyped}
@@ -105,12 +140,13 @@ def problems(
     return found
 
 
-def refuse(host: str, found: list[Problem]) -> None:
-    """Raise one error that lists every problem of a host's variables; none: return."""
+def refuse(host: str, found: list[Problem], inventory: str | None = None) -> None:
+    """Raise one error with every problem of a host's variables, which names the inventory; none: return."""
     if found:
         raise DeployKitError(
             f"the inventory of {host} has {len(found)} problem{'s' if len(found) > 1 else ''}; no host "
             "was touched\n" + "\n".join(f"  - {problem}" for problem in found),
+            file=inventory,
             exit_code=ExitCode.CONFIG,
         )
 
@@ -129,6 +165,21 @@ def _names(
                 "there is no such variable",
                 remedy=f"did you mean {' or '.join(near)}?" if near else "remove it",
             )
+
+
+def _prefixes(others: Iterable[str], variables: Variables) -> Iterator[Problem]:
+    """Names of which only the first word is not a variable's, and nearly is: rol_port. Whatever else somebody
+    calls a variable is none of our business."""
+    firsts: dict[str, list[str]] = {}
+    for name in variables.options:
+        first, _, rest = name.partition("_")
+        firsts.setdefault(rest, []).append(first)
+    for name in others:
+        first, _, rest = name.partition("_")
+        known = firsts.get(rest, []) if rest and name not in variables.options else []
+        near = get_close_matches(first, known, n=1, cutoff=0.8)
+        if near:
+            yield Problem(name, "there is no such variable", remedy=f"did you mean {near[0]}_{rest}?")
 
 
 def _types(given: Mapping[str, Any], variables: Variables) -> Iterator[Problem]:
@@ -157,7 +208,7 @@ def _types(given: Mapping[str, Any], variables: Variables) -> Iterator[Problem]:
                 name,
                 f"is {_a(type(value).__name__)}, allowed: {option.type}",
                 value,
-                hint or "correct the inventory; docs/provision.md lists every variable",
+                hint or "",
             )
         elif option.choices and value not in option.choices:
             yield Problem(name, f"is not one of {_words(option.choices)}", value)
@@ -180,6 +231,15 @@ def _ranges(settings: Mapping[str, Any], _: Catalog) -> Iterator[Problem]:
     for name, (pattern, words) in _PATTERNS.items():
         if name in settings and not re.fullmatch(pattern, settings[name], re.ASCII):
             yield Problem(name, f"allowed is {words}", settings[name])
+
+
+def _engine(settings: Mapping[str, Any], _: Catalog) -> Iterator[Problem]:
+    rehearsal = settings.get("engine_rehearsal", "auto")
+    if not isinstance(rehearsal, bool) and str(rehearsal).lower() not in ("true", "false", "auto"):
+        yield Problem("engine_rehearsal", "is not one of true, false, auto", rehearsal)
+    for service, port in settings.get("engine_ports", {}).items():
+        if isinstance(port, bool) or not re.fullmatch(r"\d{1,5}", str(port)) or not 1 <= int(port) <= 65_535:
+            yield Problem("engine_ports", f"allowed are 1 to 65535 for the port of {service}", port)
 
 
 def _kernel(settings: Mapping[str, Any], _: Catalog) -> Iterator[Problem]:
@@ -391,7 +451,7 @@ def _host(settings: Mapping[str, Any], catalog: Catalog) -> Host | None:
 
 
 _CHECKS: tuple[Callable[[Mapping[str, Any], Catalog], Iterator[Problem]], ...] = (
-    _ranges, _profile, _kernel, _driver, _numa, _nccl, _containers, _models,
+    _ranges, _engine, _profile, _kernel, _driver, _numa, _nccl, _containers, _models,
 )  # fmt: skip
 
 
