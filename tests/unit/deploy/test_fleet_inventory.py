@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy_kit.deploy.fleet import check_names, check_vault, groups_of, why_not_read
+from deploy_kit.deploy.fleet import (
+    absolute_limit,
+    check_names,
+    check_vault,
+    groups_of,
+    limit_names,
+    why_not_read,
+)
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 
@@ -76,3 +83,43 @@ def test_the_file_with_vaults_password_must_be_there(tmp_path: Path) -> None:
         check_vault(tmp_path / "none")
     (tmp_path / "one").write_text("x")
     assert check_vault(tmp_path / "one") == (tmp_path / "one").resolve()
+
+
+@pytest.mark.parametrize("limit", ["", " ", ",", "!", ":,"])
+def test_an_empty_limit_is_not_the_whole_fleet(limit: str) -> None:
+    error = refused(groups_of(LISTING), limit=limit)
+    assert error.summary == "the limit names no host"
+    assert "leave --limit out" in str(error.remedy)
+
+
+def test_the_file_of_a_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused(groups_of(LISTING), limit="@/nonexistent").file == "/nonexistent"
+    Path("retry").write_text("box-1\n\nbox-2\n")
+    assert limit_names("@retry,gateway") == ["box-1", "box-2", "gateway"]
+    assert absolute_limit("gateway,@retry") == f"gateway,@{tmp_path / 'retry'}"
+    assert absolute_limit("box-1") == "box-1"
+    check_names(groups_of(LISTING), FILE, limit="@retry", fleet_only=True)
+    Path("retry").write_text("bx-1\n")
+    assert "box-1" in str(refused(groups_of(LISTING), limit="@retry").remedy)
+    Path("retry").write_text("\n")
+    assert refused(groups_of(LISTING), limit="@retry").summary == "the limit names no host"
+
+
+AUTO = "[WARNING]: Failed to parse inventory with 'auto' plugin: no root 'plugin' key found"
+FIVE = (
+    """[WARNING]: Failed to parse inventory with 'yaml' plugin: Invalid "hosts" entry for "engines" group, """
+    """requires a dictionary, found "<class 'ansible.module_utils._AnsibleTaggedInt'>" instead."""
+)
+LOOP = "Adding group 'b' as child to 'a' creates a recursive dependency loop."
+
+
+@pytest.mark.parametrize(
+    ("said", "short"),
+    [
+        (FIVE, 'Invalid "hosts" entry for "engines" group, requires a dictionary, found int instead.'),
+        (LOOP, LOOP),
+    ],
+)
+def test_an_odd_shape_is_told_in_one_sentence(said: str, short: str) -> None:
+    assert why_not_read(f"{AUTO}\n{said}") == short

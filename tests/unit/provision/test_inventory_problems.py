@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy_kit.configs.catalog import Catalog
-from deploy_kit.provision.inventory import Removed, problems
+from deploy_kit.errors import DeployKitError
+from deploy_kit.provision.inventory import Removed, problems, refuse
 from deploy_kit.provision.variables import DOCTOR_VARIABLES, read_variables
 
 ROOT = Path(__file__).parents[3]
@@ -77,6 +78,14 @@ def test_the_example_inventory_is_sound() -> None:
         ({"kernel_iomu": "off"}, ["no such variable", "kernel_iommu"]),
         ({"provision_rehersal": True}, ["no such variable", "provision_rehearsal"]),
         ({"kernel_iommu": "off", "pcie_host_iommu": "leave"}, ["two names of one variable"]),
+        ({"engine_rehearsal": "perhaps"}, ["not one of true, false, auto", "roles/engine/defaults"]),
+        ({"engine_rehearsal": 1}, ["not one of true, false, auto"]),
+        ({"roll_port": 99999999}, ["1 to 65535", "ansible/roles/roll/defaults/main.yml", "docs/fleet.md"]),
+        ({"gateway_port": "70000"}, ["1 to 65535", "ansible/roles/gateway/defaults/main.yml"]),
+        ({"monitoring_node_port": 0}, ["1 to 65535", "ansible/roles/monitoring/defaults/main.yml"]),
+        ({"engine_ports": {"kimi-eagle": 70000}}, ["1 to 65535", "kimi-eagle"]),
+        ({"engine_image": f"r/x@sha256:{'z' * 64}"}, ["64 hexadecimal digits"]),
+        ({"roll_image": "r/x@sha256:00"}, ["64 hexadecimal digits"]),
     ],
 )  # fmt: skip
 def test_what_is_refused_says_why_and_what_to_do(given: dict[str, Any], words: list[str]) -> None:
@@ -84,6 +93,43 @@ def test_what_is_refused_says_why_and_what_to_do(given: dict[str, Any], words: l
     for word in words:
         assert word in text
     assert "Remedy:" in text
+
+
+def test_what_the_fleet_may_say_is_sound() -> None:
+    folder = ROOT / "ansible/inventories/fleet/group_vars"
+    for path in sorted(folder.glob("*.yml")):
+        assert found(yaml.safe_load(path.read_text())) == [], path.name
+    for word in (True, False, "true", "False", "auto"):
+        assert found({"engine_rehearsal": word}) == []
+    assert found({"engine_image": "deploy-kit/sglang:1", "gateway_port": "30080", "roll_image": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("rol_api_key_source", "roll_api_key_source"),
+        ("gatway_port", "gateway_port"),
+        ("engin_image", "engine_image"),
+        ("monitorng_enabled", "monitoring_enabled"),
+    ],
+)
+def test_a_misspelt_prefix_is_named(name: str, meant: str) -> None:
+    told = [str(problem) for problem in problems({}, VARIABLES, CATALOG, others=[name])]
+    assert len(told) == 1
+    assert f"did you mean {meant}?" in told[0]
+
+
+def test_names_of_other_people_are_left_alone() -> None:
+    others = ["vault_roll_api_key", "my_engine_image", "site_port", "team", "proxy_enabled", "pool_port"]
+    assert problems({}, VARIABLES, CATALOG, others=others) == []
+
+
+def test_the_inventory_is_named() -> None:
+    with pytest.raises(DeployKitError) as caught:
+        refuse("box-1", problems({"roll_port": 0}, VARIABLES, CATALOG), "my-fleet/hosts.yml")
+    assert caught.value.file == "my-fleet/hosts.yml"
+    assert "docs/provision.md" not in str(caught.value)
+    refuse("box-1", [])
 
 
 def test_a_removed_variable_is_named_with_its_release() -> None:
