@@ -51,7 +51,8 @@ CAUSES = _table(
     ),
     Cause(
         "oom-capture",
-        "lower --mem-fraction-static, or capture fewer batch sizes (--cuda-graph-max-bs)",
+        "lower --mem-fraction-static, or capture fewer batch sizes (--cuda-graph-max-bs-decode; before SGLang 0.5.18"
+        " --cuda-graph-max-bs)",
         ExitCode.ENGINE_OOM,
     ),
     Cause(
@@ -348,7 +349,12 @@ CAUSES = _table(
         secondary=True,
     ),
     Cause("assertion", "the frame named in the evidence says what was expected", ExitCode.ENGINE_DIED),
-    Cause("unknown", "read the last lines of each rank in the post-mortem file", ExitCode.ENGINE_DIED),
+    Cause(
+        "unknown",
+        "read the last lines of each rank: in this log, or where serve itself ran in post-mortem.json beside its"
+        " starts; the first error is nearer to the cause than the last",
+        ExitCode.ENGINE_DIED,
+    ),
     Cause(
         "stalled",
         "find where it waits: nvidia-smi (GPUs at 100 % without progress: run the host doctor), iostat or the"

@@ -111,15 +111,34 @@ class Line:
         return self.stamp is not None
 
 
-# What carried the log writes before each line: Compose (the service and a bar), Docker and Kubernetes (a time
-# stamp, the stream), Ray (the actor in parentheses), journald (date, host, unit).
+# What carried the log writes before each line: Compose and `docker service logs` (the service and a bar),
+# Docker and Kubernetes (a time stamp, the stream), `kubectl logs --prefix` (the pod in brackets), stern
+# (pod and container), Ray (the actor in parentheses), journald and syslog (date, host, unit), klog. Each
+# asks for so much of its carrier's form that a line of the engine's own cannot be taken for it: the host
+# after an ISO stamp needs a process id behind the unit, klog a Go file, stern the random endings of a
+# Deployment's pod. The looks ahead at one or two characters are for speed: most lines have no carrier.
+_ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)"
+_HOST_AND_UNIT = r"[\w.-]+ (?:[\w.@/\\()-]+\[\d+\]|kernel):"
+_END = r"(?:[ \t]|$)"
+_RANDOM = "[bcdfghjklmnpqrstvwxz2456789]"
 _CARRIER = re.compile(
-    r"(?P<service>[\w.-]+[ \t]*\|[ \t]?)"
-    r"|(?P<time>\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\]?[ \t]"
-    r"(?:std(?:out|err)[ \t][FP][ \t])?)"
+    r"(?P<service>[\w.-]+(?:@[\w.-]+)?[ \t]*\|[ \t]?)"
+    rf"|(?P<time>(?=[<\[\d])(?:<\d{{1,3}}>)?\[?{_ISO}\]?{_END}"
+    rf"(?:std(?:out|err)[ \t][FP]{_END}|{_HOST_AND_UNIT}{_END})?)"
+    rf"|(?P<pod>\[pod/[\w.-]+/[\w.-]+\]{_END})"
     r"|(?P<actor>\([\w:.-]+ pid=\d+(?:, ip=[\d.]+)?\)[ \t]?)"
-    r"|(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w.@/-]+(?:\[\d+\])?:[ \t]?)"
+    r"|(?P<journal>(?=[A-Z][a-z]|<)(?:<\d{1,3}>)?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?"
+    r" [\w.-]+ [\w.@/-]+(?:\[\d+\])?:[ \t]?)"
+    rf"|(?P<full>[A-Z][a-z]{{2}} \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? [\w+:-]+ {_HOST_AND_UNIT}{_END})"
+    rf"|(?P<syslog>(?=[<1])(?:<\d{{1,3}}>)?1 {_ISO} \S+ \S+ \S+ \S+"
+    rf" (?:-|(?:\[(?:[^\]\\]|\\.)*\])+){_END}\ufeff?)"
+    rf"|(?P<klog>[IWEF]\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} +\d+ [\w./-]+\.go:\d+\]{_END})"
+    rf"|(?P<stern>[a-z][a-z0-9-]{{0,62}}-{_RANDOM}{{8,10}}-{_RANDOM}{{5}} [a-z0-9][a-z0-9-]{{0,62}}{_END})"
 )
+# Those that say which of several processes wrote the line.
+_NAMED = frozenset({"service", "pod", "actor", "stern"})
+# No carrier begins so; the lines inside a traceback do.
+_NEVER_CARRIED = frozenset(" \t|#=~^*'\"")
 _RANK_PREFIX = re.compile(r"\[rank(\d+)\]:[ \t]?")
 _TAG = re.compile(
     r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)((?: [A-Z]{2,6}\d+| [a-z_]+[:=]?\d+)*)\][ \t]?"
@@ -127,13 +146,27 @@ _TAG = re.compile(
 _TP = re.compile(r"\bTP(\d+)")
 
 
-def _of_json_file(text: str) -> str:
-    """Docker's json-file driver: each line is an object, its text the value of "log"."""
+# The keys under which a collector keeps the line, and of which one at least it must stand beside (None: the
+# key alone is enough), for engines and clients write objects with a "message" themselves.
+_LINE_KEYS: tuple[tuple[str, frozenset[str] | None], ...] = (
+    ("log", None),
+    ("MESSAGE", frozenset({"__REALTIME_TIMESTAMP"})),
+    ("message", frozenset({"stream", "kubernetes", "docker", "container_name", "container_id"})),
+    ("msg", frozenset({"stream", "kubernetes", "docker", "container_name", "container_id"})),
+)
+
+
+def _of_json(text: str) -> str:
+    """A line that is an object (Docker's json-file driver, a collector, `journalctl -o json`): its text."""
     try:
-        said = json.loads(text)["log"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        entry = json.loads(text)
+    except (ValueError, RecursionError):
         return text
-    return ESCAPES.sub("", said).rstrip("\r\n") if isinstance(said, str) else text
+    for key, beside in _LINE_KEYS if isinstance(entry, dict) else ():
+        said = entry.get(key)
+        if isinstance(said, str) and (beside is None or not beside.isdisjoint(entry)):
+            return ESCAPES.sub("", said).strip("\r\n")
+    return text
 
 
 def parse_line(raw: bytes | str) -> Line:
@@ -143,17 +176,17 @@ def parse_line(raw: bytes | str) -> Line:
         text = ESCAPES.sub("", text)
     if "\0" in text:
         text = text.replace("\0", "")
-    if text.startswith('{"log":"'):
-        text = _of_json_file(text)
+    if text.startswith("{") and text.rstrip().endswith("}"):
+        text = _of_json(text)
     stream = ""
     rank: int | None = None
     match = _TAG.match(text)
     if match is None:
         for _ in range(3):
-            carrier = _CARRIER.match(text)
+            carrier = None if text[:1] in _NEVER_CARRIED else _CARRIER.match(text)
             if carrier is None:
                 break
-            if carrier.lastgroup in ("service", "actor"):
+            if carrier.lastgroup in _NAMED:
                 stream += carrier.group().strip(" \t|")
             text = text[carrier.end() :]
         prefix = _RANK_PREFIX.match(text)
