@@ -43,11 +43,20 @@ def read_groups(checkout: Path, inventory: Path, vault_password_file: Path | Non
     if vault_password_file is not None:
         environment["ANSIBLE_VAULT_PASSWORD_FILE"] = str(vault_password_file)
     program = Path(sys.executable).parent / "ansible-inventory"
-    done = subprocess.run(
-        [str(program), "-i", str(inventory), "--list"],
-        capture_output=True, text=True, errors="replace", check=False, env=environment,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [str(program), "-i", str(inventory), "--list"],
+            capture_output=True, text=True, errors="replace", check=False, env=environment,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise DeployKitError(
+            "Ansible is not installed beside deploy-kit",
+            file=program,
+            found=error.strerror,
+            remedy="make dev, or pip install -r requirements/ops.txt into this environment",
+            exit_code=ExitCode.FAILURE,
+        ) from error
     if done.returncode != 0:
         raise DeployKitError(
             "the inventory cannot be read",

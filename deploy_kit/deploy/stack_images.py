@@ -11,6 +11,7 @@ from deploy_kit.deploy.images import build
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import read_text
+from deploy_kit.stacks.local_image import ask_docker
 from deploy_kit.stacks.locks import Pin, normalised, read_lock
 from deploy_kit.stacks.verify import make_arguments, verify
 
@@ -106,17 +107,6 @@ def read_labels(image: str) -> dict[str, str]:
     """Return a local image's labels; a `DeployKitError` when there is no such image or no Docker."""
     import json
 
-    command = ["docker", "image", "inspect", "--format", "{{json .Config.Labels}}", image]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise DeployKitError("docker is not installed", exit_code=ExitCode.NO_DOCKER) from error
-    if done.returncode != 0:
-        raise DeployKitError(
-            "the image cannot be inspected",
-            key="--image",
-            found=(done.stderr.strip().splitlines() or ["no reason given"])[-1],
-            remedy="deploy-kit stack build NAME, or docker pull it",
-            exit_code=ExitCode.INPUT,
-        )
-    return dict(json.loads(done.stdout) or {})
+    words = ("image", "inspect", "--format", "{{json .Config.Labels}}", image)
+    said = ask_docker(words, failure="the image cannot be inspected", key="--image")
+    return dict(json.loads(said) or {})

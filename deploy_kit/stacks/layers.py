@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from deploy_kit.errors import DeployKitError
-from deploy_kit.exit_codes import ExitCode
+from deploy_kit.stacks.local_image import ask_docker
 
 # What makes each layer of our GPU image, by a part of the step's command.
 OURS = (
@@ -61,21 +59,8 @@ def describe(command: str) -> str:
 
 def read_layers(image: str) -> list[Layer]:
     """Return a local image's layers; a `DeployKitError` when there is no such image or no Docker."""
-    command = ["docker", "history", "--no-trunc", "--human=false", "--format", "{{json .}}", image]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise DeployKitError("docker is not installed", exit_code=ExitCode.NO_DOCKER) from error
-    if done.returncode != 0:
-        raise DeployKitError(
-            "the image has no history here",
-            key="IMAGE",
-            found=(done.stderr.strip().splitlines() or ["no reason given"])[-1],
-            allowed="an image of this machine's Docker",
-            remedy="docker pull it, or deploy-kit stack build NAME",
-            exit_code=ExitCode.INPUT,
-        )
-    return parse_history(done.stdout)
+    words = ("history", "--no-trunc", "--human=false", "--format", "{{json .}}", image)
+    return parse_history(ask_docker(words, failure="the image has no history here", key="IMAGE"))
 
 
 def total_bytes(layers: Iterable[Layer]) -> int:

@@ -95,4 +95,18 @@ def test_nothing_there_is_no_verdict(tmp_path: Path) -> None:
     options = [*FAST, "--for", "1", "--receipts", str(tmp_path / "r")]
     result = CliRunner().invoke(app, ["http://127.0.0.1:1/a", "http://127.0.0.1:1/b", *options])
     assert result.exit_code == 0
+    assert "not read: the speed-up ratio (EXPORTER), the running requests (ENGINE)" in result.stderr
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["x", "http://127.0.0.1:1/b"], "x"),
+        (["http://127.0.0.1:1/a", "http://127.0.0.1:1/b", "--windw"], "--windw"),
+    ],
+)
+def test_what_is_no_address_or_no_option_is_refused(words: list[str], found: str) -> None:
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, DeployKitError)
+    assert (error.exit_code, error.found) == (ExitCode.USAGE, found)
