@@ -65,6 +65,7 @@ class Candidate:
     use: str = "the host file's [nccl] table"
     deployable: bool = True
     needs_p2p: bool = False
+    prepares: bool = False  # imports much or compiles before it can join; needs no GPU for that
     tunes: bool = False  # measures tactics of its own when it is set up
     fault: Mapping[str, object] | None = None
 
@@ -140,15 +141,18 @@ OTHERS: tuple[Candidate, ...] = (
         use="none: a reference without the copy into symmetric memory",
     ),
     Candidate(
-        "flashinfer-pcie-ipc", "flashinfer-pcie-ipc", point=None, needs_p2p=True, tunes=True,
-        use="lever pcie-ipc",
+        "flashinfer-pcie-ipc", "flashinfer-pcie-ipc", point=None, needs_p2p=True, prepares=True,
+        tunes=True, use="lever pcie-ipc",
     ),
     Candidate(
-        "flashinfer-fused", "flashinfer-fused", point=None, needs_p2p=True,
+        "flashinfer-fused", "flashinfer-fused", point=None, needs_p2p=True, prepares=True,
         use="lever fusion or sm120-fusion; its time includes residual add and norm",
     ),
-    Candidate("sglang-custom", "sglang-custom", point=None, needs_p2p=True, use="lever custom-allreduce"),
-    Candidate("mscclpp", "mscclpp", point=None, needs_p2p=True, use="lever mscclpp"),
+    Candidate(
+        "sglang-custom", "sglang-custom", point=None, needs_p2p=True, prepares=True,
+        use="lever custom-allreduce",
+    ),
+    Candidate("mscclpp", "mscclpp", point=None, needs_p2p=True, prepares=True, use="lever mscclpp"),
 )  # fmt: skip
 
 
@@ -161,7 +165,12 @@ def fault_candidate(name: str, world_size: int) -> Candidate | None:
         return None
     fault = {"kind": kind, "rank": world_size - 1, "step": step or "any"}
     return Candidate(
-        name, point=None, use="none: a stand-in for a broken all-reduce", deployable=False, fault=fault
+        name,
+        point=None,
+        use="none: a stand-in for a broken all-reduce",
+        deployable=False,
+        prepares=step == "prepare",
+        fault=fault,
     )
 
 

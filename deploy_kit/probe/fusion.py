@@ -12,11 +12,12 @@ from deploy_kit.probe.runner import ProbeRun, Record
 from deploy_kit.probe.sampling import median_interval, ratio_interval
 
 # `unfused` checks the harness itself: the operations that the lever replaces must pass their own acceptance.
+_LEVERS = "lever fusion or sm120-fusion"
 FUSIONS: tuple[Candidate, ...] = (
     Candidate("unfused", "unfused", point=None, use="what runs without the lever"),
-    Candidate("flashinfer-auto", "flashinfer-auto", point=None, use="lever fusion or sm120-fusion"),
-    Candidate("flashinfer-one-shot", "flashinfer-one-shot", point=None, use="lever fusion or sm120-fusion"),
-    Candidate("flashinfer-two-shot", "flashinfer-two-shot", point=None, use="lever fusion or sm120-fusion"),
+    Candidate("flashinfer-auto", "flashinfer-auto", point=None, prepares=True, use=_LEVERS),
+    Candidate("flashinfer-one-shot", "flashinfer-one-shot", point=None, prepares=True, use=_LEVERS),
+    Candidate("flashinfer-two-shot", "flashinfer-two-shot", point=None, prepares=True, use=_LEVERS),
 )
 
 

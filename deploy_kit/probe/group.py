@@ -171,6 +171,13 @@ class Group:
         """Wait for the step that they were told; as `command`."""
         return self._wait(step, limit_seconds)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to wait for in the present step: every rank has answered, or one failed."""
+        return all(rank.answer is not None for rank in self._ranks) or any(
+            rank.failure is not None or rank.process.poll() is not None for rank in self._ranks
+        )
+
     def kill(self) -> list[int]:
         """End every rank; return the process ids of any that would not end (stuck in the driver)."""
         if self.ended:

@@ -31,6 +31,7 @@ _WARMUP_REPLAYS = 3
 # Until something is measured: what a measurement takes, and how many come into the final rounds.
 _MEASURE_SECONDS = 0.4
 _FINALISTS = 8
+_POLL_SECONDS = 0.1  # while candidates compile
 _FINAL_SHARE = 1 / 3
 _LEAST_FINAL_ROUNDS = 3
 _EAGER_TOO = 1.3  # eager calls are measured in the final rounds as well
@@ -51,6 +52,7 @@ class Settings:
     budget_seconds: float = 120.0
     step_limit_seconds: float = 25.0
     start_limit_seconds: float = 120.0
+    prepare_limit_seconds: float = 600.0  # a first compilation takes minutes; a search waits less long
     check_repeats: int = 3
     replay_repeats: int = 3
     screening_rounds: int = 2
@@ -156,6 +158,7 @@ class Runner:
         self.ratios: dict[Point, dict[int, float]] = {}
         self.name_ratios: dict[str, dict[int, float]] = {}
         self._searching = False  # only a search has a budget
+        self._preparing: dict[str, float] = {}  # candidate → when it was told to import and compile
         self._held_against: str | None = None
         # What things took last, for the budget.
         self._start_seconds = 0.0
@@ -189,7 +192,7 @@ class Runner:
         facts = self.machine.facts()
         try:
             if len(candidates) < self._together() or self.settings.shared_gpu:
-                self._prepared(self._started(candidates))
+                self._join_and_check(self._importing_over(self._started(candidates), wait=True))
                 if self.settings.shared_gpu:
                     self.notes.append("the ranks shared one GPU: results were checked, nothing was timed")
                 else:
@@ -214,22 +217,29 @@ class Runner:
     def _screen(self, candidates: Sequence[Candidate], keep: int) -> None:
         """Prepare candidates in waves, measure each wave interleaved with the anchor, keep the promising."""
         todo = list(candidates)
-        while todo:
+        pending: list[Candidate] = []  # started, still importing or compiling
+        while todo or pending:
             room = max(1, self._together() - len(self.groups))
             wave, todo = todo[:room], todo[room:]
             began = time.monotonic()
-            started = self._started(wave)
-            self._start_seconds = time.monotonic() - began
-            names = [candidate.name for candidate in self._prepared(started)]
+            started = [*pending, *(self._started(wave) if wave else [])]
+            if wave:
+                self._start_seconds = time.monotonic() - began
+            over_at = time.monotonic()
+            # What compiles meanwhile holds nobody up, until nothing else is left.
+            quick = any(candidate.name not in self._preparing for candidate in started)
+            prepared = self._importing_over(started, wait=not todo and not quick)
+            pending = [c for c in started if c.name in self._preparing]
+            names = [candidate.name for candidate in self._join_and_check(prepared)]
+            if not names:
+                continue
             reference = self._reference()
             measured = [*([reference] if reference is not None and reference not in names else []), *names]
             stage = f"screen-{sum(name.startswith('screen-') for name in self._stages()) + 1}"
             self._rounds(measured, stage, self.settings.screening_rounds)
             self._note_ratios(measured, stage)
-            if started:
-                taken = time.monotonic() - began - self._start_seconds
-                self._candidate_seconds = taken / len(started)
-            self._drop_slow(max(2, self._together() // 2) if todo else keep)
+            self._candidate_seconds = (time.monotonic() - over_at) / len(prepared)
+            self._drop_slow(max(2, self._together() // 2) if todo or pending else keep)
 
     def _final(self) -> None:
         names = self._finalists()
@@ -312,9 +322,55 @@ class Runner:
             record = self.records[candidate.name]
             if self._step(record, "start"):
                 ready.append(candidate)
+                if candidate.prepares:
+                    self.groups[candidate.name].tell("prepare")
+                    self._preparing[candidate.name] = time.monotonic()
         return ready
 
-    def _prepared(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _importing_over(self, candidates: Sequence[Candidate], *, wait: bool) -> list[Candidate]:
+        """Return those of started candidates that can join now: they have nothing to import and compile, or
+        have done it. `wait`: until all have, or their time is up."""
+        settings = self.settings
+        pending = [c for c in candidates if c.name in self._preparing]
+        if wait and pending:
+            self.say(f"importing and compiling: {', '.join(c.name for c in pending)}")
+        limit_seconds = settings.prepare_limit_seconds
+        if self._searching:
+            limit_seconds = min(limit_seconds, max(10.0, self._remaining() - self._reserve()))
+        deadline = time.monotonic() + limit_seconds
+        while wait and time.monotonic() < deadline:
+            if all(self.groups[c.name].is_settled for c in pending):
+                break
+            time.sleep(_POLL_SECONDS)
+        for candidate in pending:
+            if self.groups[candidate.name].is_settled:
+                self._took_in_preparation(candidate)
+            elif wait:
+                self._cut_off_preparation(candidate)
+        return [c for c in candidates if c.name in self.groups and c.name not in self._preparing]
+
+    def _took_in_preparation(self, candidate: Candidate) -> None:
+        told_at = self._preparing.pop(candidate.name)
+        record = self.records[candidate.name]
+        if self._step(record, "prepare", told=True):
+            record.steps_seconds["prepare"] = round(time.monotonic() - told_at, 3)
+
+    def _cut_off_preparation(self, candidate: Candidate) -> None:
+        """End one that needs longer than there is time: no finding about the all-reduce."""
+        seconds = time.monotonic() - self._preparing.pop(candidate.name)
+        record = self.records[candidate.name]
+        record.steps_seconds["prepare"] = round(seconds, 3)
+        record.outcome = Outcome(
+            "not-run",
+            "prepare",
+            cause=f"still importing or compiling after {seconds:.0f} s; what is compiled is kept: measure it "
+            f"again with --candidates {candidate.name}",
+        )
+        self.left_out.append(candidate.name)
+        self.groups.pop(candidate.name).kill()
+        self.say(f"{candidate.name}: {record.outcome.text()}")
+
+    def _join_and_check(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Join, check, capture and check the replay; return those that are right.
 
         Joining is mostly setting up, so several do it at once; all else each does alone on the GPUs. When the
@@ -417,8 +473,9 @@ class Runner:
         if ANCHOR in self.groups:
             self._held_against = ANCHOR
         elif self._held_against not in self.groups:
+            alive = (name for name in self.groups if name not in self._preparing)
             self._held_against = next(
-                iter(sorted(self.groups, key=lambda name: not self.records[name].candidate.is_nccl)), None
+                iter(sorted(alive, key=lambda name: not self.records[name].candidate.is_nccl)), None
             )
         return self._held_against
 
@@ -449,7 +506,8 @@ class Runner:
 
     def _drop_slow(self, keep: int) -> None:
         kept = set(self._finalists())
-        ordered = sorted(self.groups, key=lambda name: (name not in kept, self._score(name)))
+        measured = [name for name in self.groups if name not in self._preparing]
+        ordered = sorted(measured, key=lambda name: (name not in kept, self._score(name)))
         for name in ordered[max(keep, 1) :]:
             self.groups.pop(name).kill()
 

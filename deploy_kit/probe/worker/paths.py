@@ -293,6 +293,44 @@ def make_path(
     raise UnsupportedError(f"no all-reduce path is called {kind}")
 
 
+# What an implementation imports, and the functions that compile its modules, or load those that an earlier
+# run compiled. A function that this version lacks is left to the set-up.
+_Needs = tuple[str, tuple[tuple[str, str], ...]]
+_FUSED: _Needs = ("flashinfer.comm.allreduce", (("flashinfer.comm.trtllm_ar", "get_trtllm_comm_module"),))
+_NEEDS: dict[str, _Needs] = {
+    "flashinfer-pcie-ipc": (
+        "flashinfer.comm",
+        (
+            ("flashinfer.comm.pcie_ipc_ar", "get_pcie_ipc_comm_module"),
+            ("flashinfer.tllm_utils", "get_trtllm_utils_module"),  # its tuner's delay kernel
+        ),
+    ),
+    "flashinfer-fused": _FUSED,
+    "flashinfer-auto": _FUSED,
+    "flashinfer-one-shot": _FUSED,
+    "flashinfer-two-shot": _FUSED,
+    "sglang-custom": ("sglang.srt.distributed.device_communicators.custom_all_reduce", ()),
+    "mscclpp": ("mscclpp", ()),
+}
+
+
+def prepare_path(kind: str) -> None:
+    """Given the name of a path or of a fused operation, import and compile what it needs.
+
+    What does not import is left to the set-up, which says why; what does not compile ends here.
+    """
+    package, compiled = _NEEDS.get(kind, ("", ()))
+    try:
+        if package:
+            importlib.import_module(package)
+        makers = [getattr(importlib.import_module(module), name, None) for module, name in compiled]
+    except Exception:  # noqa: BLE001  (an import may fail in any way of its own)
+        return
+    for make in makers:
+        if make is not None:
+            make()
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line that says something of an exception's text, or its type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

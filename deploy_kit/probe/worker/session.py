@@ -18,7 +18,7 @@ import torch.distributed as dist
 from .channel import Channel
 from .data import compare, digest, exact_rows, integers, reals, sum_over_ranks
 from .faults import Fault, stand_in_landscape_seconds
-from .paths import AllReduce, make_path
+from .paths import AllReduce, make_path, prepare_path
 
 # A GPU spins for about this many cycles a microsecond; only has to be right within a factor of two.
 _CYCLES_PER_US = 1800
@@ -81,6 +81,15 @@ class Session:
                 "nccl": ".".join(str(part) for part in torch.cuda.nccl.version()),
             }
         return facts
+
+    def prepare(self) -> dict[str, Any]:
+        """Import and compile what the candidate's implementation needs: work of the CPU, which may take
+        minutes the first time, and says nothing about the all-reduce."""
+        started = time.perf_counter()
+        self.channel.at(f"importing and compiling what {self.job['path']} needs")
+        self._fault_before("prepare")
+        prepare_path(self.job["path"])
+        return {"seconds": round(time.perf_counter() - started, 3)}
 
     def join(self) -> dict[str, Any]:
         """Make the process group and the candidate's implementation, then reduce once."""

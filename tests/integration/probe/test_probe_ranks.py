@@ -320,3 +320,33 @@ def test_interrupting_ends_every_rank(torch_python: str) -> None:
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+
+
+def test_what_compiles_long_holds_nobody_up_and_is_no_hang(torch_python: str) -> None:
+    # "late" sleeps under a millisecond: this one has compiled by the time it is asked.
+    names = ["nccl-default", "fault-hang-at-prepare", "fault-crash-at-prepare", "fault-late-at-prepare", "LL"]
+    given = settings(torch_python, tokens=(1,), final_rounds=1, budget_seconds=20.0)
+    said: list[str] = []
+    run = Runner(given, said.append).search(named_candidates(names, 2), [])
+    hanging = run.records["fault-hang-at-prepare"].outcome
+    assert (hanging.status, hanging.step) == ("not-run", "prepare"), hanging.text()
+    assert "still importing or compiling" in hanging.cause
+    assert "fault-hang-at-prepare" in run.left_out
+    crashed = run.records["fault-crash-at-prepare"].outcome
+    assert (crashed.status, crashed.step, crashed.ranks) == ("crash", "prepare", (1,)), crashed.text()
+    for name in ("nccl-default", "LL", "fault-late-at-prepare"):
+        assert run.records[name].is_ok, run.records[name].outcome.text()
+    assert "prepare" in run.records["fault-late-at-prepare"].steps_seconds
+    # The others were measured while it compiled, not after it.
+    assert said.index("measuring LL, round 1 of 2") < said.index(
+        "importing and compiling: fault-hang-at-prepare"
+    )
+
+
+def test_named_candidates_are_waited_for_while_they_compile(torch_python: str) -> None:
+    given = settings(torch_python, tokens=(1,), final_rounds=1, prepare_limit_seconds=3.0)
+    run, _ = measure(given, named_candidates(["fault-hang-at-prepare", "fault-late-at-prepare"], 2))
+    assert run.records["fault-late-at-prepare"].is_ok
+    outcome = run.records["fault-hang-at-prepare"].outcome
+    assert (outcome.status, outcome.step) == ("not-run", "prepare"), outcome.text()
+    assert run.records["fault-hang-at-prepare"].steps_seconds["prepare"] >= 3.0
