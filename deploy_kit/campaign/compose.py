@@ -55,6 +55,7 @@ class ComposeRunner:
                 start_seconds=time.monotonic() - began,
                 api_key=read_key(Path(str(report["api_key_file"]))) if report.get("api_key_file") else None,
                 failure=lambda: _ended(service),
+                levers_off=_levers_off(service),
             )
         finally:
             stop_engines(say)
@@ -126,6 +127,15 @@ def stop_engines(say: Say) -> None:
 def engines(containers: Sequence[ServiceStatus]) -> list[ServiceStatus]:
     """Given the project's containers, return those of engines."""
     return [one for one in containers if one.service in SERVICES.values()]
+
+
+def _levers_off(service: str) -> dict[str, str]:
+    """Return the levers that the service's engine leaves off, as its own state says."""
+    for container in engines(read_status()):
+        if container.service == service:
+            state = (engine_state(container.container) or {}).get("state") or {}
+            return dict((state.get("details") or {}).get("levers_off") or {})
+    return {}
 
 
 def _ended(service: str) -> EngineFailure | None:

@@ -55,6 +55,9 @@ class RunningEngine:
     start_seconds: float
     api_key: str | None = field(default=None, repr=False)
     failure: Callable[[], EngineFailure | None] = lambda: None
+    levers_off: Mapping[str, str] = field(
+        default_factory=dict
+    )  # lever → the line by which the engine says so
 
 
 class EngineRunner(Protocol):
@@ -138,12 +141,13 @@ class ServeRunner:
                 preexec_fn=_end_with_parent,  # noqa: PLW1509  (it only calls prctl)
             )
         try:
-            self._wait_until_ready(process, folder, began, say)
+            state = self._wait_until_ready(process, folder, began, say)
             yield RunningEngine(
                 url=f"http://{self.address}:{plan.port}",
                 start_seconds=time.monotonic() - began,
                 api_key=_read_key(self.settings.api_key_file),
                 failure=lambda: None if process.poll() is None else failure_of(folder, process.returncode),
+                levers_off=dict(state.details.get("levers_off") or {}),
             )
         finally:
             say("stopping the engine")
@@ -169,7 +173,7 @@ class ServeRunner:
 
     def _wait_until_ready(
         self, process: subprocess.Popen[bytes], folder: Path, began: float, say: Say
-    ) -> None:
+    ) -> EngineState:
         said = ""
         while True:
             code = process.poll()
@@ -177,7 +181,7 @@ class ServeRunner:
             if code is not None:
                 raise failure_of(folder, code)
             if state is not None and state.ready:
-                return
+                return state
             waited = time.monotonic() - began
             if waited > self.schedule.start_limit_seconds:
                 raise _too_slow(state, self.schedule.start_limit_seconds)
@@ -195,6 +199,19 @@ class ServeRunner:
             except subprocess.TimeoutExpired:
                 process.kill()  # the engine dies with it
                 process.wait(timeout=KILL_AFTER_SECONDS)
+
+
+def refuse_levers_off(engine: RunningEngine) -> None:
+    """Raise `EngineFailure` when the engine runs without a lever of its plan: measured would be the plan
+    without it, under the lever's name."""
+    for lever, line in engine.levers_off.items():
+        raise EngineFailure(
+            cause=f"the engine leaves lever {lever} off, and serves on without it",
+            cause_id="lever-off",
+            remedy="nothing was measured: it would be the plan without the lever. What it needs stands in "
+            f"configs/levers/{lever}.toml",
+            evidence=(line,),
+        )
 
 
 def failure_of(folder: Path, code: int) -> EngineFailure:

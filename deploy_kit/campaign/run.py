@@ -17,7 +17,7 @@ from deploy_kit.campaign.cells import (
     start_name,
 )
 from deploy_kit.campaign.effects import updated, winners_of
-from deploy_kit.campaign.engines import EngineFailure, EngineRunner
+from deploy_kit.campaign.engines import EngineFailure, EngineRunner, refuse_levers_off
 from deploy_kit.campaign.model import (
     COMBINED,
     SIDES,
@@ -228,6 +228,7 @@ class _Campaign:
         folder = self._folder.folder / "engines" / f"{step}-{side}-{repeat}-{attempt}"
         about = about_start(plan, self._runner, self.state.campaign, start_name(self.state.campaign_id, key))
         with self._runner.running(plan, folder, lambda what: self._say(f"{place}: {what}")) as engine:
+            refuse_levers_off(engine)
             self._say(f"{place}: measuring")
             began = time.monotonic()
             try:

@@ -63,6 +63,7 @@ def serve(
         if as_json:
             print_json(results)
         return
+    from deploy_kit.runtime.levers_off import LeversOff, texts_of
     from deploy_kit.runtime.serve import serve as run
 
     plan = resolve(
@@ -76,4 +77,4 @@ def serve(
         address=settings.address,
         port=settings.port,
     )
-    raise typer.Exit(run(plan, settings))
+    raise typer.Exit(run(plan, settings, LeversOff(texts_of(catalog, plan.levers))))

@@ -325,6 +325,7 @@ class Lever(Strict):
     flags: Flags = {}
     environment: Environment = {}
     excludes: list[Name] = []
+    off_when_logged: list[Annotated[str, Field(min_length=8)]] = []  # texts of SGLang's log: it leaves it off
     expected_effect: str
     acceptance: str
     status_on_sm120: Literal["works", "gated upstream", "needs package", "unproven", "not for SM120"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from deploy_kit.files import file_error
 from deploy_kit.plan.model import Plan
 from deploy_kit.runtime.child import Engine
+from deploy_kit.runtime.levers_off import LeversOff
 from deploy_kit.runtime.preflight import refuse_unready_machine
 from deploy_kit.runtime.readiness import healthy, look
 from deploy_kit.runtime.relay import prefer_reading
@@ -31,7 +32,7 @@ def make_child_environment(plan: Plan, base: Mapping[str, str], *, state_directo
     }
 
 
-def serve(plan: Plan, settings: Settings) -> int:
+def serve(plan: Plan, settings: Settings, levers_off: LeversOff | None = None) -> int:
     """Run the engine of `plan` until it ends or we are told to stop; return the exit code of the process."""
     prefer_reading()
     api_key = read_api_key(settings.api_key_file, address=settings.address)
@@ -70,6 +71,7 @@ def serve(plan: Plan, settings: Settings) -> int:
         telemetry_missing=lambda: (
             None if settings.allow_missing_telemetry else explain_missing(read_status(folder))
         ),
+        levers_off=levers_off,
     )
 
     def on_signal(signum: int, _frame: object) -> None:

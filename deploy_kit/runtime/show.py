@@ -94,7 +94,8 @@ def _words(state: EngineState) -> str:
     if not process_alive(state.pid):
         return f"{what}: serve has ended without a word"
     if state.ready:
-        return f"{what}: ready"
+        off = state.details.get("levers_off") or {}
+        return f"{what}: ready" + "".join(f"; lever {name} is off: {line}" for name, line in off.items())
     why = state.details.get("not_ready_because")
     stalled = "stalled; " if state.details.get("stalled") else ""
     return f"{what}: {stalled}not ready" + (f": {why}" if why else "")

@@ -20,6 +20,7 @@ from deploy_kit.plan.model import Plan
 from deploy_kit.runtime.activity import IDLE_AFTER_SECONDS, ActivityMeter, Quiet
 from deploy_kit.runtime.child import Engine, Stopped
 from deploy_kit.runtime.gpu_memory import GpuMemory
+from deploy_kit.runtime.levers_off import LeversOff
 from deploy_kit.runtime.own_end import hung, without_telemetry
 from deploy_kit.runtime.postmortem import write_post_mortem
 from deploy_kit.runtime.preflight import count_gpus
@@ -66,6 +67,7 @@ class Supervisor:
         stop_hung_seconds: float | None = None,
         drain_seconds: float = DRAIN_SECONDS,
         telemetry_missing: Callable[[], str | None] = lambda: None,
+        levers_off: LeversOff | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._plan = plan
@@ -82,6 +84,7 @@ class Supervisor:
         self._drain_seconds = drain_seconds
         self._telemetry_missing = telemetry_missing
         self._without_telemetry: str | None = None
+        self._levers_off = levers_off or LeversOff({})
         self._voice = Voice()
         self._say = say or self._voice
         self._expected = expect_start(plan, starts, self._say)
@@ -147,6 +150,8 @@ class Supervisor:
     def _observe(self, chunk: bytes) -> None:
         with self._lock:
             self.watcher.feed(chunk)
+            for lever in self._levers_off.feed(chunk):
+                self._say(f"lever {lever} is off: the engine says: {self._levers_off.found[lever]}")
             # Here and not only where it is published: a phase may begin and end between two looks.
             self._enter(self._phase_now())
 
@@ -460,6 +465,7 @@ class Supervisor:
         if self._ready_at is None:
             details["not_ready_because"] = self._missing
         details["disk_read_bytes_per_second"] = self._read_rate
+        details["levers_off"] = dict(self._levers_off.found)
         return details
 
 

@@ -2,7 +2,7 @@
 plug-in, the break-even curve, the choice of all-reduce. Needs SGLang importable (scripts/gpu/prepare.sh packs
 it) and free GPUs.
 
-    python3 scripts/gpu/real_engine.py OUT --wave profiles|curve|cost|pair-curve|pair-paths [--seconds 540]
+    python3 scripts/gpu/real_engine.py OUT --wave WAVE [--seconds 540]      (waves.py has the names)
 
 What is started stands in waves.py. Step times are real, texts are not, so the accept length of EAGLE-3 is
 set by SGLang's own SGLANG_SIMULATE_ACC_LEN. Everything measured goes to OUT as files; nothing is judged here

@@ -168,6 +168,21 @@ WAVES = {
         toggled=(("eagle3-acc2.0", 1, 12), ("baseline", 1, 8), ("eagle3-acc2.0", 8, 6)),
         traced=(("eagle3-acc2.0", 1), ("eagle3-acc2.0", 8), ("baseline", 1)),
     ),
+    # Two GPUs, in six minutes: the setting that a probe found beside NCCL's default and custom all-reduce; the
+    # plug-in's cost; firstlight.
+    "pair-found": Wave(
+        (
+            Server("baseline-custom", "baseline", 31000, measuring=True),
+            Server("eagle3-acc2.0-custom", "eagle3", 31000 + APART, 2.0, measuring=True),
+            Server("eagle3-acc2.0-nccl-nop2p", "eagle3", 31000 + 2 * APART, 2.0, all_reduce="nccl-nop2p"),
+            Server(f"eagle3-acc2.0-{BEST}", "eagle3", 31000 + 3 * APART, 2.0, all_reduce=BEST, wanted=False),
+        ),
+        tensor_parallel=2,
+        concurrencies="1,8",
+        rounds=2,
+        toggled=(("baseline-custom", 1, 16), ("eagle3-acc2.0-custom", 1, 24)),
+        first_light=("baseline-custom", "eagle3-acc2.0-custom"),
+    ),
     # Two GPUs: what the choice of all-reduce does to a verify and a decode step in the real server.
     "pair-paths": Wave(
         _paths(),
@@ -304,7 +319,8 @@ def make_host(work: Path, server: Server, memory_gib: float, gpus: int, best: Ma
     file.write_text(
         f'name = "{host_name(gpus)}"\ndescription = "{gpus} x NVIDIA H200 in a virtual machine"\n'
         f'accelerator = "cuda"\ngpus = {gpus}\ngpu_name = "NVIDIA H200"\ncapability = "9.0"\n'
-        f"gpu_memory_gib = {memory_gib:.1f}\ntensor_parallel = {gpus}\n\n[flags]\n"
+        f"gpu_memory_gib = {memory_gib:.1f}\nnvlink = {json.dumps(gpus > 1)}\n"
+        f"tensor_parallel = {gpus}\n\n[flags]\n"
         + "".join(f"{name} = {json.dumps(value)}\n" for name, value in flags.items())
         + "\n[environment]\n"
         + "".join(f'{name} = "{value}"\n' for name, value in environment.items())

@@ -1,6 +1,6 @@
 """A STAND-IN for `deploy-kit serve`: writes its files, and behaves as the lever's name says; serves nothing.
 
-Usage: standin_serve.py PROFILE --host … [--lever=crashes|hangs|deaf|says-no]
+Usage: standin_serve.py PROFILE --host … [--lever=crashes|hangs|deaf|says-no|inert]
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def say(phase: str, *, ready: bool = False, cause: str | None = None) -> None:
             started_at_seconds=time.time(),
             ready_at_seconds=time.time() if ready else None,
             cause=cause,
-            details={"stalled_checks": ["no log line for 9 s"]},
+            details={
+                "stalled_checks": ["no log line for 9 s"],
+                "levers_off": {lever: "it is disabled here" for lever in LEVERS if lever == "inert"},
+            },
         ),
     )
 

@@ -16,7 +16,13 @@ import pytest
 from campaign_standins import ROOT, configs_with
 from typer.testing import CliRunner
 
-from deploy_kit.campaign.engines import EngineFailure, ServeRunner, free_port, wait_for_port
+from deploy_kit.campaign.engines import (
+    EngineFailure,
+    ServeRunner,
+    free_port,
+    refuse_levers_off,
+    wait_for_port,
+)
 from deploy_kit.campaign.model import Schedule
 from deploy_kit.cli.campaign import app
 from deploy_kit.configs.catalog import Catalog
@@ -28,7 +34,7 @@ from deploy_kit.runtime.settings import read_settings
 from deploy_kit.runtime.state import process_alive, read_state
 
 STANDIN = Path(__file__).with_name("standin_serve.py")
-LEVERS = ("crashes", "hangs", "deaf", "says-no", "fine")
+LEVERS = ("crashes", "hangs", "deaf", "says-no", "fine", "inert")
 PYTHONPATH = f"{ROOT}:{ROOT / 'tests/unit/campaign'}"
 
 
@@ -91,6 +97,17 @@ def test_a_crash_has_the_watchers_cause(tmp_path: Path, catalog: Catalog) -> Non
     assert failure.remedy == "less"
     assert failure.exit_code == 40
     assert failure.evidence == ("torch.OutOfMemoryError: CUDA out of memory",)
+
+
+def test_a_lever_that_the_engine_leaves_off_comes_with_its_line(tmp_path: Path, catalog: Catalog) -> None:
+    runner = runner_of(catalog)
+    plan = plan_of(catalog, runner, "inert")
+    with runner.running(plan, tmp_path / "start", lambda what: None) as engine:
+        assert engine.levers_off == {"inert": "it is disabled here"}
+        with pytest.raises(EngineFailure) as caught:
+            refuse_levers_off(engine)
+    assert caught.value.cause_id == "lever-off"
+    assert "inert" in caught.value.cause
 
 
 def test_a_refusal_before_the_engine_has_its_own_words(tmp_path: Path, catalog: Catalog) -> None:

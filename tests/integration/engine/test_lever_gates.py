@@ -4,6 +4,8 @@ test_sm120_patch.py."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import types
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,19 @@ def source(name: str) -> str:
     return (Path(sglang.__file__).parent / name).read_text()
 
 
+@functools.cache
+def texts_of_python(folder: str) -> list[ast.Constant]:
+    """Every literal text in a folder of the installed SGLang, as Python joins it."""
+    import sglang
+
+    return [
+        node
+        for path in sorted((Path(sglang.__file__).parent / folder).glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+
+
 def majors(one: Lever) -> set[int]:
     return {int(capability.partition(".")[0]) for capability in one.needs.capabilities}
 
@@ -43,6 +58,17 @@ def test_every_lever_says_what_it_is_for(name: str) -> None:
     # sm120-fusion is what opens upstream's gate, so it applies to SM120 all the same.
     assert (one.status_on_sm120 == "gated upstream") == (refused or one.needs.patch)
     assert (one.status_on_sm120 == "needs package") == (one.needs.package is not None)
+
+
+@pytest.mark.parametrize("name", [n for n in CATALOG.names(Lever) if lever(n).off_when_logged])
+def test_the_lines_by_which_sglang_leaves_a_lever_off_are_its_own(name: str) -> None:
+    logged = [
+        constant.value
+        for path in ("srt/distributed/device_communicators", "srt/layers")
+        for constant in texts_of_python(path)
+    ]
+    for text in lever(name).off_when_logged:
+        assert any(text in one for one in logged), text
 
 
 def test_pcie_ipc_applies_to_the_tensor_parallel_group_only(monkeypatch: pytest.MonkeyPatch) -> None:
