@@ -326,17 +326,23 @@ def best_setting(receipts: Path | None) -> dict[str, str]:
     return {}
 
 
-def first_light(baseline: Running, eagle: Running, host: Path, configs: Path, out: Path, work: Path) -> int:
-    """Run `deploy-kit firstlight` against two running engines; its file and what it printed go to `out`."""
+def first_light(
+    baseline: Running, eagle: Running, host: Path, configs: Path, out: Path, work: Path, seconds: float
+) -> int:
+    """Run `deploy-kit firstlight` against two running engines; its file and what it printed go to `out`.
+
+    It is ended after `seconds` (exit code 124).
+    """
     environment = {**os.environ, "DEPLOY_KIT_CONFIGS": str(configs)}
     if "FIRST_LIGHT_PYTHONPATH" in os.environ:  # the probes may want other packages than the engines
         environment["PYTHONPATH"] = os.environ["FIRST_LIGHT_PYTHONPATH"]
     done = subprocess.run(
-        deploy_kit("firstlight", "-o", str(out / "firstlight.tar.gz"), "--work", str(work / "firstlight"),
+        ["timeout", "-s", "INT", str(int(seconds)),
+         *deploy_kit("firstlight", "-o", str(out / "firstlight.tar.gz"), "--work", str(work / "firstlight"),
                    "--host", str(host), "--model", MODEL_NAME, "--stack", "rollback",
                    "--server", f"baseline={baseline.server.url}", "--server", f"eagle3={eagle.server.url}",
                    "--concurrency", "1,8", "--rounds", "2", "--requests", "3", "--output-tokens", "96",
-                   "--probe-seconds", "40", "--json"),
+                   "--probe-seconds", "40", "--json")],
         capture_output=True, text=True, env=environment, cwd=ROOT, check=False,
     )  # fmt: skip
     (out / "firstlight.json").write_text(done.stdout)
@@ -485,7 +491,7 @@ def main() -> int:
             one, other = (ready[name] for name in wave.first_light)
             if time.time() < deadline - 90:
                 result["firstlight_exit"] = first_light(
-                    one, other, hosts[other.server.name], configs, out, work
+                    one, other, hosts[other.server.name], configs, out, work, deadline - time.time()
                 )
         return 0
     finally:

@@ -168,7 +168,7 @@ WAVES = {
         toggled=(("eagle3-acc2.0", 1, 12), ("baseline", 1, 8), ("eagle3-acc2.0", 8, 6)),
         traced=(("eagle3-acc2.0", 1), ("eagle3-acc2.0", 8), ("baseline", 1)),
     ),
-    # Two GPUs, in six minutes: the setting that a probe found beside NCCL's default and custom all-reduce; the
+    # Two GPUs, in seven minutes: the setting that a probe found, NCCL's default and custom all-reduce; the
     # plug-in's cost; firstlight.
     "pair-found": Wave(
         (
