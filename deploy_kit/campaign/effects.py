@@ -18,6 +18,8 @@ METRICS: tuple[Metric, ...] = (
     "accept_length",
 )
 Pair = tuple[Cell, Cell]  # base, lever
+# An interval around 1 that is wider than so many times the least effect that counts tells nothing.
+_TELLING = 5
 
 
 def pairs_of(cells: Sequence[Cell], step: str) -> list[Pair]:
@@ -111,7 +113,18 @@ def judge(effects: Sequence[Effect], schedule: Schedule) -> tuple[Verdict, str]:
     if speed.interval[0] > 1 or speed.interval[1] < 1:
         kind = "gain" if speed.ratio >= 1 else "loss"
         return "no measurable effect", f"{text}: a {kind} of less than the {least * 100:g} % that counts"
+    if speed.interval[0] < 1 - _TELLING * least or speed.interval[1] > 1 + _TELLING * least:
+        return "unknown", f"{text}: too wide to tell from {speed.pairs} pairs{_sure_of_the_cycle(effects)}"
     return "no measurable effect", text
+
+
+def _sure_of_the_cycle(effects: Sequence[Effect]) -> str:
+    """Return what is sure of the cycle where tokens/s, which hold the prefills too, are not."""
+    cycle = next((e for e in effects if e.metric == "cycle_seconds" and e.concurrency is None), None)
+    if cycle is None or cycle.interval is None or cycle.interval[0] <= 1 <= cycle.interval[1]:
+        return ""
+    low, high = ((edge - 1) * 100 for edge in cycle.interval)
+    return f"; the cycle surely changed, by {(cycle.ratio - 1) * 100:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 def cycle_saving(

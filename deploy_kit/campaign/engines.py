@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from deploy_kit.campaign.model import Schedule
+from deploy_kit.campaign.model import LEVER_OFF, Schedule
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import file_error
@@ -207,7 +207,7 @@ def refuse_levers_off(engine: RunningEngine) -> None:
     for lever, line in engine.levers_off.items():
         raise EngineFailure(
             cause=f"the engine leaves lever {lever} off, and serves on without it",
-            cause_id="lever-off",
+            cause_id=LEVER_OFF,
             remedy="nothing was measured: it would be the plan without the lever. What it needs stands in "
             f"configs/levers/{lever}.toml",
             evidence=(line,),

@@ -15,6 +15,7 @@ from deploy_kit.configs.schema import Name, Strict
 STATE_FILE = "campaign.json"  # in the campaign's state folder
 RECEIPTS_FOLDER = "receipts"  # beside it: one bench receipt for each measured cell
 COMBINED = "combined"  # the name of the step that runs all winners together
+LEVER_OFF = "lever-off"  # the cause's id when the engine serves without the lever that its plan asks for
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]

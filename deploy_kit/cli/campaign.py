@@ -40,8 +40,9 @@ def campaign(
     """Hold each lever of FILE against the base plan, one at a time, in turns with a start of the engine for
     each, then all winners together. Run again after any interruption, it goes on where it was.
 
-    Exit code 0: finished (also when no lever helps); 20: finished, and a lever crashed or hung the engine;
-    1: the base plan does not run; 13: the disk is full; 35: the port is taken; 2, 3, 4, 5: wrong input.
+    Exit code 0: finished (also when no lever helps); 20: finished, and a lever crashed or hung the engine,
+    or the engine left it off; 1: the base plan does not run; 13: the disk is full; 35: the port is taken;
+    2, 3, 4, 5: wrong input.
     """
     from deploy_kit.campaign.describe import describe, describe_plan
     from deploy_kit.campaign.outlook import estimate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deploy_kit.campaign.model import COMBINED, CampaignState, Effect, LeverResult
+from deploy_kit.campaign.model import COMBINED, LEVER_OFF, CampaignState, Effect, LeverResult
 from deploy_kit.report import charts
 from deploy_kit.report.charts import NARROW, WIDE, Cycle, Series, forest_plot
 from deploy_kit.report.content import Code, Figure, Paragraph, Section, section, table
@@ -129,7 +129,7 @@ def _figure(state: CampaignState) -> Figure | None:
 def _effects(result: LeverResult, state: CampaignState) -> list[charts.Effect]:
     name = result.name if result.name != COMBINED else f"all winners together ({', '.join(result.levers)})"
     if result.outcome == "failed":
-        return [charts.Effect(name, "failed", f"crashed or hung: {result.cause or 'cause unknown'}")]
+        return [charts.Effect(name, "failed", f"{_failure(result)}: {result.cause or 'cause unknown'}")]
     if result.outcome == "refused-by-probe":
         return [
             charts.Effect(name, "refused", f"refused by probe, never loaded: {result.cause or 'no cause'}")
@@ -154,6 +154,10 @@ def _effects(result: LeverResult, state: CampaignState) -> list[charts.Effect]:
     ]
 
 
+def _failure(result: LeverResult) -> str:
+    return "left off by the engine" if result.cause_id == LEVER_OFF else "crashed or hung"
+
+
 def _row(result: LeverResult, state: CampaignState) -> tuple[str, ...]:
     overall = result.effect("tokens_per_second")
     saving = result.measured_cycle_saving_ms
@@ -164,7 +168,7 @@ def _row(result: LeverResult, state: CampaignState) -> tuple[str, ...]:
     claim = result.claimed_cycle_saving_ms
     claimed = result.claimed or ("-" if claim is None else f"{claim[0]:g} to {claim[1]:g} ms a cycle")
     outcome = {
-        "failed": "crashed or hung",
+        "failed": _failure(result),
         "refused-by-probe": "refused by probe",
         "pending": "not tried yet",
     }

@@ -1,8 +1,9 @@
 """Reads what scripts/gpu/real_engine.py left and writes receipts with the conclusions, and tables for a page.
 
-    python scripts/gpu/conclude.py WAVES RECEIPTS [--gpus 2]
+    python scripts/gpu/conclude.py WAVES RECEIPTS [--gpus 2] [--name found]
 
-WAVES holds the waves' folders, unpacked: profiles/, curve/, cost/ of one GPU; pair-curve/, pair-paths/ of two
+WAVES holds the waves' folders, unpacked: profiles/, curve/, cost/ of one GPU; pair-curve/, pair-paths/,
+pair-found/ of two. NAME comes into the receipts' file names, so that those of an earlier run stay.
 
 Everything here is arithmetic on what was measured; a value that a wave did not give stays out.
 """
@@ -27,7 +28,7 @@ from deploy_kit.receipts.bench import parse_bench
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from waves import host_name
 
-PATHS = "pair-paths"
+PATHS = ("pair-paths", "pair-found")
 CATEGORIES = {
     "decode": ("decode",),
     "prefill": ("extend",),
@@ -92,7 +93,7 @@ def cells_of(waves: Path, *, paths: bool) -> Iterator[tuple[str, Mapping[str, An
     """Yield (engine's name, one round of one cell) of the bench receipts: of the wave that compares paths of
     all-reduce, or of all others."""
     for path in sorted(waves.glob("*/receipts/*/*.json")):
-        if (path.parents[2].name == PATHS) is not paths:
+        if (path.parents[2].name in PATHS) is not paths:
             continue
         _subject, summary = parse_bench(read_receipt(path), path)
         for cell in summary.cells:
@@ -212,11 +213,21 @@ def _lines(lines: Sequence[str]) -> dict[str, float]:
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
 
-def main(waves: Path, receipts: Path, gpus: int) -> int:
+def first_light(waves: Path) -> dict[str, Any]:
+    """Return what `deploy-kit firstlight` did in the wave that ran it: outcome, exit code, seconds a step."""
+    for path in sorted(waves.glob("*/firstlight.json")):
+        told = json.loads(path.read_text())
+        kept = ("outcome", "exit_code", "seconds", "why")
+        steps = {name: {key: step.get(key) for key in kept} for name, step in told["steps"].items()}
+        return {"rehearsal": told["rehearsal"], "failed": told["failed"], "steps": steps}
+    return {}
+
+
+def main(waves: Path, receipts: Path, gpus: int, name: str) -> int:
     """Write the receipts and print the tables."""
     results = {p.parent.name: json.loads(p.read_text()) for p in sorted(waves.glob("*/result.json"))}
     machine = next(iter(results.values()))["machine"]
-    prefix = "h200" if gpus == 1 else f"h200x{gpus}"
+    prefix = ("h200" if gpus == 1 else f"h200x{gpus}") + (f"-{name}" if name else "")
     host = Host(
         name=host_name(gpus), facts={"gpus": gpus, **{k: machine[k] for k in ("gpu", "fields", "cpus")}}
     )
@@ -238,9 +249,9 @@ def main(waves: Path, receipts: Path, gpus: int) -> int:
 
     engines = []
     for path in sorted(waves.glob("*/metrics-*.txt")):
-        name = path.stem.removeprefix("metrics-")
-        if not name.endswith("-bare"):
-            engines.append({"wave": path.parent.name} | telemetry(name, path.read_text(), asked[name]))
+        engine = path.stem.removeprefix("metrics-")
+        if not engine.endswith("-bare"):
+            engines.append({"wave": path.parent.name} | telemetry(engine, path.read_text(), asked[engine]))
     pairs: dict[str, Any] = {}
     for wave, result in results.items():
         for label, samples in result.get("pairs", {}).items():
@@ -284,18 +295,21 @@ def main(waves: Path, receipts: Path, gpus: int) -> int:
     table = table_of(rounds)
     loads = sorted({concurrency for _name, concurrency in table})
     curve = [break_even(table, load) for load in loads]
-    profiles = [{"engine": name, "concurrency": load, **summary} for (name, load), summary in table.items()]
-    write(
-        "break-even",
-        [{"engine": name, **cell} for name, cell in rounds],
-        {"loads": curve, "profiles": profiles},
-    )
+    profiles = [{"engine": engine, "concurrency": load, **s} for (engine, load), s in table.items()]
+    if rounds:
+        write(
+            "break-even",
+            [{"engine": engine, **cell} for engine, cell in rounds],
+            {"loads": curve, "profiles": profiles},
+        )
     compared = list(cells_of(waves, paths=True))
     if compared:
         rows = [{"engine": n, "concurrency": c, **s} for (n, c), s in table_of(compared).items()]
-        nccl = {name: result.get("best_nccl") for name, result in results.items() if name == PATHS}
+        nccl = {wave: result.get("best_nccl") for wave, result in results.items() if wave in PATHS}
         write("paths", [{"engine": n, **cell} for n, cell in compared], {"engines": rows, "best_nccl": nccl})
         profiles = [*profiles, *rows]
+    if light := first_light(waves):
+        write("firstlight", [], light)
 
     for row in engines:
         gap = max((abs(p["difference_seconds"]) for p in row["phases"].values()), default=None)
@@ -315,5 +329,6 @@ if __name__ == "__main__":
     parser.add_argument("waves", type=Path)
     parser.add_argument("receipts", type=Path)
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--name", default="")
     given = parser.parse_args()
-    sys.exit(main(given.waves, given.receipts, given.gpus))
+    sys.exit(main(given.waves, given.receipts, given.gpus, given.name))

@@ -314,8 +314,8 @@ _NEEDS: dict[str, _Needs] = {
 }
 
 
-def prepare_path(kind: str) -> None:
-    """Given the name of a path or of a fused operation, import and compile what it needs.
+def prepare_path(kind: str, rank: int) -> None:
+    """Given the name of a path or of a fused operation, import and compile what it needs on this rank.
 
     What does not import is left to the set-up, which says why; what does not compile ends here.
     """
@@ -329,6 +329,19 @@ def prepare_path(kind: str) -> None:
     for make in makers:
         if make is not None:
             make()
+    if kind == "sglang-custom" and rank == 0:
+        _let_sglang_check_peers()
+
+
+def _let_sglang_check_peers() -> None:
+    """Have SGLang try peer access between all GPUs, which it does once and keeps in a file.
+
+    It takes half a minute and more, in which the other ranks would wait.
+    """
+    utilities = importlib.import_module("sglang.srt.distributed.device_communicators.custom_all_reduce_utils")
+    check = getattr(utilities, "gpu_p2p_access_check", None)
+    if check is not None and torch.cuda.device_count() > 1:
+        check(0, 1)
 
 
 def first_line(error: BaseException) -> str:

@@ -88,7 +88,7 @@ class Session:
         started = time.perf_counter()
         self.channel.at(f"importing and compiling what {self.job['path']} needs")
         self._fault_before("prepare")
-        prepare_path(self.job["path"])
+        prepare_path(self.job["path"], self.rank)
         return {"seconds": round(time.perf_counter() - started, 3)}
 
     def join(self) -> dict[str, Any]:

@@ -96,6 +96,20 @@ def test_a_sure_gain_below_what_counts_is_no_effect() -> None:
     assert "a loss of less than the 2 %" in reason
 
 
+def test_few_pairs_that_scatter_tell_nothing_but_what_is_sure_of_the_cycle() -> None:
+    cells = [
+        cell(side, repeat, measure(speed, cycle_seconds=cycle))
+        for repeat, both in enumerate((((100, 0.0100), (90, 0.0122)), ((100, 0.0100), (82, 0.0123))))
+        for side, (speed, cycle) in zip((BASE, LEVER), both, strict=True)
+    ]
+    verdict, reason = judge(effects_of(pairs_of(cells, "x"), SCHEDULE), SCHEDULE)
+    assert verdict == "unknown"
+    assert "too wide to tell from 2 pairs; the cycle surely changed, by +22.5 %" in reason
+    verdict, reason = judge(effects_of(pairs((100, 90), (100, 115)), SCHEDULE), SCHEDULE)
+    assert verdict == "unknown"
+    assert reason.endswith("too wide to tell from 2 pairs")
+
+
 def test_several_loads_count_alike_and_are_shown_each() -> None:
     cells = [
         cell(side, repeat, measure(10 * factor), measure(1000 * factor, 32))
