@@ -150,6 +150,7 @@ def test_the_engines_counters_alone_predict_one_stream(receipts: list[Receipt]) 
             and cell.stream_tokens_per_second
         ]
         assert len(errors) == ROUNDS, profile
+        print(f"{profile}: counters alone {[f'{error * 100:+.1f} %' for error in errors]}")
         assert abs(statistics.median(errors)) < 0.10, (profile, errors)
 
 
