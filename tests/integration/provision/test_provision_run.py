@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,15 +27,6 @@ DRAFTER = "/srv/models/drafters/kimi-k2.5-eagle3-mla"
 def slow(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that takes minutes."""
     return pytest.mark.slow(SKIPPED(test))
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A fresh Debian 12."""
-    require_docker()
-    made = start_machine(tmp_path)
-    yield made
-    subprocess.run(["docker", "rm", "--force", made.name], capture_output=True, check=False)
 
 
 def lay_down_drafter(machine: Machine, folder: Path) -> Path:

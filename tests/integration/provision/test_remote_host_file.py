@@ -7,13 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .machines import ROOT, Machine, require_docker, start_machine, write_inventory
+from .machines import ROOT, Machine, write_inventory
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 
@@ -25,14 +24,6 @@ PLAYBOOK = """\
     - ansible.builtin.include_role: {name: engine, tasks_from: preflight}
     - ansible.builtin.debug: {msg: "PLAN {{ engine_plan | to_json }} NALP"}
 """
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    require_docker()
-    made = start_machine(tmp_path)
-    yield made
-    subprocess.run(["docker", "rm", "--force", made.name], capture_output=True, check=False)
 
 
 def plan_of(machine: Machine, folder: Path) -> dict[str, Any]:
