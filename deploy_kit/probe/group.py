@@ -21,6 +21,7 @@ from deploy_kit.probe.classify import Outcome, RankView, classify_failure, class
 _STDERR_LINES = 200
 _GRACE_SECONDS = 0.7  # for the other ranks to say what they saw, once one has failed
 _STACK_SECONDS = 0.4
+_LEAST_SECONDS = 1.0  # for an answer that should be there by now
 
 # The worker's package is found at the end of the path, so an interpreter's own packages come first.
 _START_WORKER = (
@@ -167,9 +168,9 @@ class Group:
         for rank in self._ranks:
             rank.tell({"do": step, **arguments})
 
-    def answers(self, step: str, limit_seconds: float) -> list[dict[str, Any]]:
-        """Wait for the step that they were told; as `command`."""
-        return self._wait(step, limit_seconds)
+    def answers(self, step: str, limit_seconds: float, waited_seconds: float = 0.0) -> list[dict[str, Any]]:
+        """Wait for the step that they were told, `waited_seconds` ago; as `command`."""
+        return self._wait(step, limit_seconds, waited_seconds)
 
     @property
     def is_settled(self) -> bool:
@@ -202,8 +203,8 @@ class Group:
         self._folder.cleanup()
         return left
 
-    def _wait(self, step: str, limit_seconds: float) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + limit_seconds
+    def _wait(self, step: str, limit_seconds: float, waited_seconds: float = 0.0) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + max(limit_seconds - waited_seconds, _LEAST_SECONDS)
         while not all(rank.answer is not None for rank in self._ranks):
             if any(rank.failure is not None or rank.process.poll() is not None for rank in self._ranks):
                 self._fail(step)

@@ -31,7 +31,9 @@ _WARMUP_REPLAYS = 3
 # Until something is measured: what a measurement takes, and how many come into the final rounds.
 _MEASURE_SECONDS = 0.4
 _FINALISTS = 8
-_POLL_SECONDS = 0.1  # while candidates compile
+_POLL_SECONDS = 0.1  # while candidates compile or join
+_PATIENCE = 2.5
+_JOIN_TOGETHER_SECONDS = 6.0  # one that needs longer joins while the others are checked
 _FINAL_SHARE = 1 / 3
 _LEAST_FINAL_ROUNDS = 3
 _EAGER_TOO = 1.3  # eager calls are measured in the final rounds as well
@@ -352,8 +354,7 @@ class Runner:
     def _took_in_preparation(self, candidate: Candidate) -> None:
         told_at = self._preparing.pop(candidate.name)
         record = self.records[candidate.name]
-        if self._step(record, "prepare", told=True):
-            record.steps_seconds["prepare"] = round(time.monotonic() - told_at, 3)
+        self._step(record, "prepare", told_at=told_at)
 
     def _cut_off_preparation(self, candidate: Candidate) -> None:
         """End one that needs longer than there is time: no finding about the all-reduce."""
@@ -373,22 +374,44 @@ class Runner:
     def _join_and_check(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Join, check, capture and check the replay; return those that are right.
 
-        Joining is mostly setting up, so several do it at once; all else each does alone on the GPUs. When the
-        budget has no room for more, the rest is left out: what is measured by then is still compared.
+        Joining is mostly setting up, so several do it at once; all else each does alone on the GPUs. One that
+        takes long to join goes on while the others are checked. When the budget has no room for more, the
+        rest is left out: what is measured by then is still compared.
         """
-        joined: list[Candidate] = []
+        right: list[Candidate] = []
+        late: list[tuple[Candidate, float]] = []
         together = [c for c in candidates if not c.tunes]
         at_once = self.settings.joining_at_once
-        batches = [together[first : first + at_once] for first in range(0, len(together), at_once)]
+        for first in range(0, len(together), at_once):
+            batch = together[first : first + at_once]
+            told_at = self._tell_to_join(batch)
+            deadline = told_at + _JOIN_TOGETHER_SECONDS
+            while time.monotonic() < deadline and not all(self.groups[c.name].is_settled for c in batch):
+                time.sleep(_POLL_SECONDS)
+            prompt = [c for c in batch if self.groups[c.name].is_settled]
+            late += [(c, told_at) for c in batch if c not in prompt]
+            joined = [c for c in prompt if self._step(self.records[c.name], "join", told_at=told_at)]
+            right += self._all_checked(joined, len(right))
+        for candidate, told_at in late:
+            if self._step(self.records[candidate.name], "join", told_at=told_at):
+                right += self._all_checked([candidate], len(right))
         # What measures tactics while it joins does so alone, and last: it may take as long as all the rest.
-        for batch in [*batches, *([c] for c in candidates if c.tunes)]:
-            for candidate in batch:
-                self.say(f"{candidate.name}: join")
-                self.groups[candidate.name].tell("join")
-            joined += [c for c in batch if self._step(self.records[c.name], "join", told=True)]
+        for candidate in (c for c in candidates if c.tunes):
+            told_at = self._tell_to_join([candidate])
+            if self._step(self.records[candidate.name], "join", told_at=told_at):
+                right += self._all_checked([candidate], len(right))
+        return right
+
+    def _tell_to_join(self, batch: Sequence[Candidate]) -> float:
+        for candidate in batch:
+            self.say(f"{candidate.name}: join")
+            self.groups[candidate.name].tell("join")
+        return time.monotonic()
+
+    def _all_checked(self, joined: Sequence[Candidate], right_before: int) -> list[Candidate]:
         right: list[Candidate] = []
         for candidate in joined:
-            if self._is_short_of_time(len(right) + 1):
+            if self._is_short_of_time(right_before + len(right) + 1):
                 self.left_out.append(candidate.name)
                 self.records[candidate.name].outcome = Outcome("not-run", cause="the budget ended before it")
                 self.groups.pop(candidate.name).kill()
@@ -410,25 +433,26 @@ class Runner:
         record.outcome = Outcome("ok")
         return True
 
-    def _step(self, record: Record, step: str, *, told: bool = False, **arguments: Any) -> bool:
+    def _step(self, record: Record, step: str, *, told_at: float | None = None, **arguments: Any) -> bool:
+        """Have the ranks do a step, or wait for one that they were told before; return whether all did it."""
         group = self.groups[record.candidate.name]
-        began = time.monotonic()
+        began = time.monotonic() if told_at is None else told_at
+        limit_seconds, cut_by_budget = self._limit(record, step)
         try:
             if step == "start":
-                answers = group.started(self.settings.start_limit_seconds)
+                answers = group.started(limit_seconds)
                 record.facts = answers[0]
+            elif told_at is not None:
+                answers = group.answers(step, limit_seconds, time.monotonic() - told_at)
             else:
-                # Implementations with buffers to share and tactics to tune take longer to join.
-                patience = 2.5 if step == "join" and record.candidate.path != "process-group" else 1.0
-                limit_seconds = self.settings.step_limit_seconds * patience
-                if patience > 1 and self._searching:
-                    limit_seconds = min(limit_seconds, max(10.0, self._remaining() - self._reserve()))
-                if told:
-                    answers = group.answers(step, limit_seconds)
-                else:
-                    answers = group.command(step, limit_seconds, **arguments)
+                answers = group.command(step, limit_seconds, **arguments)
         except GroupFailedError as error:
-            self._fail(record, error.outcome)
+            outcome = error.outcome
+            if cut_by_budget and outcome.status == "hang":
+                # Slow or stuck cannot be told apart in the time that was left.
+                outcome = Outcome("not-run", step, outcome.ranks, outcome.cause, outcome.evidence)
+                self.left_out.append(record.candidate.name)
+            self._fail(record, outcome)
             return False
         finally:
             taken = time.monotonic() - began
@@ -442,6 +466,17 @@ class Runner:
                     key: max(gap[key] for gap in gaps) for key in gaps[0]
                 }
         return True
+
+    def _limit(self, record: Record, step: str) -> tuple[float, bool]:
+        """Return how long a step may take, in seconds, and whether a search's budget made it shorter."""
+        if step == "start":
+            return self.settings.start_limit_seconds, False
+        if step != "join" or record.candidate.path == "process-group":
+            return self.settings.step_limit_seconds, False
+        # Implementations with buffers to share and tactics to tune take longer to join.
+        wanted = self.settings.step_limit_seconds * _PATIENCE
+        left = max(10.0, self._remaining() - self._reserve()) if self._searching else wanted
+        return min(wanted, left), left < wanted
 
     def _fail(self, record: Record, outcome: Outcome) -> None:
         record.outcome = outcome

@@ -325,7 +325,9 @@ def test_interrupting_ends_every_rank(torch_python: str) -> None:
 def test_what_compiles_long_holds_nobody_up_and_is_no_hang(torch_python: str) -> None:
     # "late" sleeps under a millisecond: this one has compiled by the time it is asked.
     names = ["nccl-default", "fault-hang-at-prepare", "fault-crash-at-prepare", "fault-late-at-prepare", "LL"]
-    given = settings(torch_python, tokens=(1,), final_rounds=1, budget_seconds=20.0)
+    given = settings(
+        torch_python, tokens=(1,), final_rounds=1, budget_seconds=900.0, prepare_limit_seconds=3.0
+    )
     said: list[str] = []
     run = Runner(given, said.append).search(named_candidates(names, 2), [])
     hanging = run.records["fault-hang-at-prepare"].outcome
@@ -350,3 +352,14 @@ def test_named_candidates_are_waited_for_while_they_compile(torch_python: str) -
     outcome = run.records["fault-hang-at-prepare"].outcome
     assert (outcome.status, outcome.step) == ("not-run", "prepare"), outcome.text()
     assert run.records["fault-hang-at-prepare"].steps_seconds["prepare"] >= 3.0
+
+
+def test_one_that_hangs_while_joining_is_waited_for_after_the_others(torch_python: str) -> None:
+    given = settings(torch_python, tokens=(1,), final_rounds=1, step_limit_seconds=9.0)
+    run, said = measure(given, named_candidates(["fault-hang-at-join", "LL"], 2))
+    outcome = run.records["fault-hang-at-join"].outcome
+    assert (outcome.status, outcome.step, outcome.ranks) == ("hang", "join", (1,)), outcome.text()
+    assert "after 9 s" in outcome.cause
+    assert run.records["LL"].is_ok
+    gave_up = next(number for number, line in enumerate(said) if line.startswith("fault-hang-at-join: hang"))
+    assert said.index("LL: replay") < gave_up

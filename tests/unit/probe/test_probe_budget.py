@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -16,19 +16,39 @@ from deploy_kit.probe.runner import ProbeRun, Record, Runner, Settings
 
 
 class PlayedGroup:
-    """Ranks that are only told to join."""
+    """Ranks that are only told to join, and have done so `seconds` later."""
 
-    def tell(self, _step: str) -> None: ...
+    def __init__(self, runner: PlayedRunner, seconds: float) -> None:
+        self.runner = runner
+        self.seconds = seconds
+        self.settles_at = 0.0
+
+    def tell(self, _step: str) -> None:
+        self.settles_at = self.runner.now + self.seconds
+
+    @property
+    def is_settled(self) -> bool:
+        return self.runner.now >= self.settles_at
 
     def kill(self) -> list[int]:
         return []
 
 
 class PlayedRunner(Runner):
-    """Every step costs what it is said to cost, and a latency follows from the candidate's name."""
+    """Every step costs what it is said to cost, and a latency follows from the candidate's name. `joining`:
+    candidate → seconds that it needs to join."""
 
-    def __init__(self, budget: float, *, start: float, step: float, measure: float) -> None:
+    def __init__(
+        self,
+        budget: float,
+        *,
+        start: float,
+        step: float,
+        measure: float,
+        joining: Mapping[str, float] | None = None,
+    ) -> None:
         self.now = 0.0
+        self.joining = dict(joining or {})
         self.costs = (start, step, measure)
         given = Settings(
             hidden=64, tokens=(1, 64), count=122, ranks=2, backend="nccl", python="none",
@@ -36,6 +56,9 @@ class PlayedRunner(Runner):
         )  # fmt: skip
         super().__init__(given, lambda _text: None)
         self.started = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
     def _elapsed(self) -> float:
         return self.now
@@ -45,12 +68,20 @@ class PlayedRunner(Runner):
         self._start_seconds = self.costs[0]
         for candidate in candidates:
             self.records.setdefault(candidate.name, Record(candidate))
-            self.groups[candidate.name] = PlayedGroup()  # type: ignore[assignment]
+            group = PlayedGroup(self, self.joining.get(candidate.name, 0.0))
+            self.groups[candidate.name] = group  # type: ignore[assignment]
         return list(candidates)
 
-    def _step(self, record: Record, step: str, *, told: bool = False, **arguments: Any) -> bool:
-        self.now += 0.0 if told else self.costs[1]
-        return True
+    def _step(self, record: Record, step: str, *, told_at: float | None = None, **arguments: Any) -> bool:
+        if told_at is None:
+            self.now += self.costs[1]
+            return True
+        group: Any = self.groups[record.candidate.name]
+        limit_seconds, _cut = self._limit(record, step)
+        self.now = max(self.now, min(group.settles_at, told_at + limit_seconds))
+        if not group.is_settled:
+            self._fail(record, Outcome("hang", step))
+        return bool(group.is_settled)
 
     def _measure_once(self, name: str, stage: str, *, eager: bool) -> None:
         self.now += self.costs[2] * (1.3 if eager else 1.0)
@@ -61,6 +92,7 @@ class PlayedRunner(Runner):
 
 def searched(monkeypatch: pytest.MonkeyPatch, played: PlayedRunner) -> ProbeRun:
     monkeypatch.setattr("deploy_kit.probe.runner.time.monotonic", lambda: played.now)
+    monkeypatch.setattr("deploy_kit.probe.runner.time.sleep", played.wait)
     monkeypatch.setattr(played.machine, "facts", dict)
     axes = useful_axes({})
     return played.search(first_pass(axes), axes)
@@ -100,14 +132,25 @@ def test_with_room_for_all_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) 
     assert all(record.is_ok for record in run.records.values())
 
 
+def test_one_that_joins_late_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = PlayedRunner(120, start=12, step=0.4, measure=0.3, joining={"sglang-custom": 41.0})
+    run = searched(monkeypatch, played)
+    for name in ("flashinfer-fused", "symm-one-shot", "LL", "p2p=LOC"):
+        assert run.records[name].is_ok, name
+    assert played.now <= 120 + 15
+    # Told at the same time as the others of its batch, and waited for after them.
+    quick = PlayedRunner(120, start=12, step=0.4, measure=0.3)
+    assert set(searched(monkeypatch, quick).left_out) <= set(run.left_out) | {"sglang-custom"}
+
+
 class WithoutDefault(PlayedRunner):
     """NCCL's default hangs, as where P2P is granted and does not deliver."""
 
-    def _step(self, record: Record, step: str, *, told: bool = False, **arguments: Any) -> bool:
+    def _step(self, record: Record, step: str, *, told_at: float | None = None, **arguments: Any) -> bool:
         if record.candidate.name == "nccl-default" and step == "check":
             self._fail(record, Outcome("hang", cause="the first transfer never returned"))
             return False
-        return super()._step(record, step, told=told, **arguments)
+        return super()._step(record, step, told_at=told_at, **arguments)
 
 
 def test_where_the_default_fails_the_others_are_still_compared(monkeypatch: pytest.MonkeyPatch) -> None:
