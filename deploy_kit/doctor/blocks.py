@@ -10,19 +10,49 @@ from functools import cached_property
 from deploy_kit.pasted import ESCAPES, unquoted
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]")
-_COMMENT_OR_PROMPT = re.compile(r"[#$]\s+(?P<title>\S.*)$")  # # dmesg, $ dmesg
-_LONG_PROMPT = re.compile(r"\[?[\w.-]+@[\w.-]+[:\s][^#$|]{0,80}[#$]\s+(?P<title>\S.*)$")  # root@box1:~# dmesg
+_COMMENT_OR_PROMPT = re.compile(r"(?:#{1,6}|\$)\s+(?P<title>\S.*)$")  # # dmesg, $ dmesg, ### dmesg
+# root@box1:~# dmesg, (venv) [10:01:12] root@box1 ~ % dmesg
+_LONG_PROMPT = re.compile(
+    r"(?:\([^()\s]{1,40}\)\s*)*(?:\[[\d:. -]{4,24}\]\s*)?"
+    r"\[?[\w.-]+@(?P<machine>[\w.-]+)[:\s][^#$%>|]{0,80}[#$%>]\s+(?P<title>\S.*)$"
+)
+# What stands around a command in Markdown, in traces (`set -x`) and in prompts without a machine's name.
+_AROUND = re.compile(r"(?:[*`+>#$%~❯➜»└─\s]|\([^()\s]{1,40}\)|(?:ba|z)?sh-[\d.]+[#$])*")  # noqa: RUF001
+# A line that is a known command and nothing else needs no prompt.
+_COMMAND = re.compile(
+    r"(?:sudo\s+(?:-\w+\s+)*)?(?:"
+    r"nvidia-smi(?:\s+(?:-|topo\b|nvlink\b).*)?|lspci(?:\s+[-|].*)?|dmesg(?:\s+[-|].*)?|journalctl\s+-.*"
+    r"|lscpu(?:\s+[-|].*)?|numactl\s+-.*|cat\s+/.*|df(?:\s+[-/].*)?|free(?:\s+-\w+)?|nvidia-ctk\s+\w.*"
+    r"|(?:docker|podman)\s+(?:info|exec|run|compose|inspect|version)\b.*|kubectl\s+\w.*|ulimit\s+-\w+"
+    r"|sysctl\s+\S.*|cpupower\s+\S.*|lsmod(?:\s+\|.*)?|mod(?:info|probe)\s+\S.*|(?:print)?env(?:\s+\|.*)?"
+    r"|(?:uv\s+)?pip3?\s+(?:list|freeze|show)\b.*|conda\s+list\b.*|ldconfig\s+-.*|find\s+/.*|dkms\s+status"
+    r"|dpkg\s+-\w.*|mount(?:\s+\|.*)?|systemctl\s+\w.*)"
+)
 _DASHES = re.compile(r"-{3,}\s+(?=\S)")
-_IN_CONTAINER = re.compile(r"\b(?:docker|podman|nerdctl)\s+(?:compose\s+)?(?:exec|run)\b|kubectl")
+_IN_CONTAINER = re.compile(
+    r"\b(?:docker|podman|nerdctl|crictl|lxc)\s+(?:compose\s+|container\s+)?(?:exec|run)\b|\bkubectl\b"
+    r"|\b(?:apptainer|singularity)\s+(?:exec|run|shell)\b|(?<![\w-])(?:containers?|pod)(?![\w-])",
+    re.IGNORECASE,
+)
+_ON_HOST = re.compile(r"(?<![\w-])(?:host|bare[ -]metal)(?![\w-])", re.IGNORECASE)
+# Commands that are run on a host, hardly ever in a container.
+_OF_A_HOST = re.compile(
+    r"(?:^|\s|\|)(?:sudo|docker|podman|dmesg|journalctl|systemctl|modprobe|rmmod|dkms|mokutil)\b"
+)
+# Docker names a container's machine after the beginning of its id.
+_CONTAINER_ID = re.compile(r"[0-9a-f]{12}")
 _MAX_LINE = 20_000
+_LONGEST_COMMAND = 400
 
 
 @dataclass(frozen=True)
 class Block:
-    """The output of one command: its title as far as one was given, and its lines."""
+    """The output of one command: its title as far as one was given, its lines, and the machine's name that
+    the prompt showed."""
 
     title: str
     text: str
+    machine: str = ""
 
     @cached_property
     def lines(self) -> list[str]:
@@ -36,8 +66,20 @@ class Block:
 
     @property
     def in_container(self) -> bool:
-        """Whether the title says that the command ran inside a container."""
-        return _IN_CONTAINER.search(self.title) is not None
+        """Whether the title or the prompt says that the command ran inside a container."""
+        return (
+            _IN_CONTAINER.search(self.title) is not None or _CONTAINER_ID.fullmatch(self.machine) is not None
+        )
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the title says that the command ran on the host itself."""
+        return not self.in_container and _ON_HOST.search(self.title) is not None
+
+    @property
+    def shell_of_host(self) -> bool:
+        """Whether the command is one that is run on a host: then its shell is the host's."""
+        return _CONTAINER_ID.fullmatch(self.machine) is None and _OF_A_HOST.search(self.title) is not None
 
     def has(self, *words: str) -> bool:
         """Whether one of the words stands in the text."""
@@ -89,21 +131,27 @@ def split_blocks(text: str, *, title: str = "") -> list[Block]:
     """
     blocks: list[Block] = []
     lines: list[str] = []
+    machine = ""
     for line in _clean_lines(text):
-        if line[:1] in _FIRST or "@" in line:
+        if line[:1] in _FIRST or "@" in line or line.startswith(_FIRST_WORDS):
             found = _title(line)
             if found is not None:
-                _close(blocks, title, lines)
-                title, lines = found, []
+                _close(blocks, title, lines, machine)
+                (title, machine), lines = found, []
                 continue
         if "```" in line and line.lstrip().startswith("```"):
             continue
         lines.append(line)
-    _close(blocks, title, lines)
+    _close(blocks, title, lines, machine)
     return blocks
 
 
-_FIRST = frozenset("-#$=")
+_FIRST = frozenset("-#$=(*`+>~❯➜»└%")  # noqa: RUF001
+_FIRST_WORDS = (
+    "bash-", "sh-", "zsh-", "sudo ", "nvidia-", "lspci", "dmesg", "journalctl ", "lscpu", "numactl ", "cat /",
+    "df", "free", "docker ", "podman ", "kubectl ", "ulimit ", "sysctl ", "cpupower ", "lsmod", "mod", "env",
+    "printenv", "uv ", "pip", "conda ", "ldconfig ", "find /", "dkms ", "dpkg ", "mount", "systemctl ",
+)  # fmt: skip
 
 
 def _clean_lines(text: str) -> list[str]:
@@ -116,29 +164,36 @@ def _clean_lines(text: str) -> list[str]:
     return [line[:_MAX_LINE] for line in lines] if max(map(len, lines)) > _MAX_LINE else lines
 
 
-def _title(line: str) -> str | None:
-    """Return the command that a line names as the head of a block; None when it is no such line.
+def _title(line: str) -> tuple[str, str] | None:
+    """Return the command that a line names as the head of a block and the machine's name in its prompt ("":
+    none); None when it is no such line.
 
     Each form is read in one pass: a line of 20,000 blanks or dashes must not take long.
     """
     if dashes := _DASHES.match(line):  # --- dmesg, --- dmesg ---
         rest = line[dashes.end() :]
-        return rest.rstrip("-").rstrip() or rest[:1]
+        return rest.rstrip("-").rstrip() or rest[:1], ""
     if line[0] == "=":  # ==> file <==, === dmesg ===
         inner = line.strip("=")
         if not inner or not (line.startswith("==") and line.endswith("==")):
             return None
         inner = inner.removeprefix(">").removesuffix("<")
         title = inner.strip() or inner[-1:]
-        return title if title and not set("=<>") & set(title) else None
-    found = _COMMENT_OR_PROMPT.match(line) if line[0] in "#$" else _LONG_PROMPT.match(line)
-    return None if found is None else found["title"]
+        return (title, "") if title and not set("=<>") & set(title) else None
+    if line[0] in "#$" and (comment := _COMMENT_OR_PROMPT.match(line)):
+        return comment["title"], ""
+    if "@" in line and (prompt := _LONG_PROMPT.match(line)):
+        return prompt["title"], prompt["machine"]
+    if len(line) > _LONGEST_COMMAND or (around := _AROUND.match(line)) is None:
+        return None
+    command = line[around.end() :].rstrip("*`: \t")
+    return (command, "") if _COMMAND.fullmatch(command) else None
 
 
-def _close(blocks: list[Block], title: str, lines: list[str]) -> None:
+def _close(blocks: list[Block], title: str, lines: list[str], machine: str) -> None:
     text = "\n".join(lines)
     if title or text.strip():
-        block = Block(title, text)
+        block = Block(title, text, machine)
         if lines:  # they are there already: no need to cut the text again
             vars(block)["lines"] = lines
         blocks.append(block)

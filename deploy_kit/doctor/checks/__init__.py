@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from deploy_kit.configs.schema import Host
 from deploy_kit.doctor.checks import (
+    driver_answer,
     expected,
     gpus,
     isolation,
@@ -25,6 +26,7 @@ CHECKS: dict[str, Callable[[Machine], Iterator[Finding]]] = {
     "peers": peers.check,
     "nccl": nccl.check,
     "isolation": isolation.check,
+    "driver": driver_answer.check,
     "gpus": gpus.check,
     "links": links.check,
     "processors": processors.check,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deploy_kit.doctor.checks.peers import NO_P2P
+from deploy_kit.doctor.facts.gpu import Gpu
 from deploy_kit.doctor.facts.machine import Machine
-from deploy_kit.doctor.facts.smi import Gpu
 from deploy_kit.doctor.model import Finding, Verdict
 
 _HARMFUL = {
@@ -39,26 +39,6 @@ def _present(machine: Machine) -> Iterator[Finding]:
                 " tell why",
                 ("No devices were found",),
             )
-        if smi.fault and not smi.in_container:
-            if "mismatch" in smi.fault:
-                cause = (
-                    "driver and library have different versions: the driver was updated, the old"
-                    " module is loaded"
-                )
-                remedy = (
-                    "reboot, or unload and load the nvidia modules; keep unattended upgrades off the driver"
-                )
-            elif "couldn't communicate" in smi.fault or "Driver Not Loaded" in smi.fault:
-                cause = "the NVIDIA kernel module is not running"
-                remedy = (
-                    "`sudo modprobe nvidia`, then `dmesg | tail`; `dkms status` shows whether it was built"
-                )
-            elif "lost" in smi.fault or "device handle" in smi.fault:
-                cause = "a GPU no longer answers the driver"
-                remedy = "look for Xid 79 in `dmesg`; reboot, then check power cables and slot"
-            else:
-                continue  # container texts: explained by the container check
-            yield Finding("driver.not-answering", Verdict.FAIL, cause, remedy, (smi.fault,))
     lost = [gpu for gpu in machine.gpus if gpu.error_fields]
     if lost:
         yield Finding(
@@ -76,6 +56,21 @@ def _present(machine: Machine) -> Iterator[Finding]:
                 Verdict.UNKNOWN,
                 f"the listing names {smi.attached} attached GPUs and describes {listed}: it is cut off",
                 "paste all of `nvidia-smi -q`",
+            )
+        elif smi.cut:
+            yield Finding(
+                "gpu.listing-cut",
+                Verdict.UNKNOWN,
+                f"the listing ends in the middle of {smi.gpus[-1].label}: it is cut off",
+                "paste all of what nvidia-smi printed",
+            )
+        if smi.inforom:
+            yield Finding(
+                "gpu.inforom",
+                Verdict.WARN,
+                "the inforom of a GPU (its memory of serial number, ECC counts and limits) is corrupted",
+                "note its ECC counts elsewhere; ask the maker for a repair or a replacement (RMA)",
+                (smi.inforom,),
             )
     if machine.gpus and not any(gpu.error_fields for gpu in machine.gpus):
         names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
@@ -234,13 +229,20 @@ def _health(gpus: list[Gpu]) -> Iterator[Finding]:
                 "reset the GPU; when they come back, replace it",
                 (f"Volatile uncorrectable: {gpu.uncorrectable_volatile}",),
             )
-        elif gpu.uncorrectable_aggregate or gpu.remapped_uncorrectable:
+        elif past := (gpu.uncorrectable_aggregate or gpu.remapped_uncorrectable or gpu.retired_double_bit):
             yield Finding(
                 "gpu.ecc-history",
                 Verdict.WARN,
-                f"{gpu.label}: uncorrectable memory errors in its history"
-                f" ({gpu.uncorrectable_aggregate or gpu.remapped_uncorrectable})",
+                f"{gpu.label}: uncorrectable memory errors in its history ({past})",
                 "watch it; replace the card when the count grows",
+            )
+        if gpu.ecc_threshold:
+            yield Finding(
+                "gpu.ecc-threshold",
+                Verdict.FAIL,
+                f"{gpu.label}: more uncorrectable errors of its on-chip memory than NVIDIA's limit",
+                "replace the card (RMA)",
+                ("SRAM Threshold Exceeded: Yes",),
             )
         if gpu.recovery_action not in (None, "None", "N/A"):
             yield Finding(
@@ -269,6 +271,14 @@ def _modes(gpus: list[Gpu]) -> Iterator[Finding]:
             "MIG is enabled: GPU instances have no P2P and no full memory",
             "switch MIG off (`nvidia-smi -mig 0`) and reset the GPU",
             ("MIG Mode Current: Enabled",),
+        )
+    elif waiting := [gpu for gpu in gpus if gpu.mig_pending]:
+        yield Finding(
+            "gpu.mig-pending",
+            Verdict.WARN,
+            f"MIG is off and comes on with the next reset of {waiting[0].label}: then it has no P2P",
+            "`nvidia-smi -mig 0`",
+            ("MIG Mode Current: Disabled, Pending: Enabled",),
         )
     if [gpu for gpu in gpus if gpu.compute_mode in ("Prohibited", "Exclusive_Process")]:
         yield Finding(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from deploy_kit.doctor.facts.gpu import Gpu
 from deploy_kit.doctor.facts.machine import Machine
 from deploy_kit.doctor.facts.pci import PciDevice
-from deploy_kit.doctor.facts.smi import Gpu
 from deploy_kit.doctor.model import Finding, Verdict
 
 _PROVE = "measure under load to be sure (`deploy-kit probe allreduce` records the link)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from deploy_kit.doctor.checks.driver_answer import TOLD_HERE
 from deploy_kit.doctor.checks.peers import NO_P2P
 from deploy_kit.doctor.facts.limits import UNLIMITED
 from deploy_kit.doctor.facts.machine import Machine
@@ -30,24 +31,9 @@ def check(machine: Machine) -> Iterator[Finding]:
 
 
 def _container_faults(machine: Machine) -> Iterator[Finding]:
-    known = {
-        "driver-library-mismatch": "driver.mismatch",
-        "nvidia-smi-no-driver": "driver.not-answering",
-    }
     inside = [smi for smi in machine.smi if smi.in_container]
     host_answers = any(smi.driver or smi.gpus for smi in machine.host_smi)
     for smi in inside:
-        if host_answers and smi.fault and "mismatch" in smi.fault:
-            yield Finding(
-                "container.old-driver-libraries",
-                Verdict.FAIL,
-                "the container still holds the driver libraries from before an update of the host's"
-                " driver; the host is"
-                " fine",
-                "recreate the container (`docker compose up -d --force-recreate SERVICE`)",
-                (smi.fault,),
-            )
-            return
         if smi.no_devices:
             yield Finding(
                 "container.no-devices",
@@ -61,8 +47,8 @@ def _container_faults(machine: Machine) -> Iterator[Finding]:
             return
     explained = machine.log is not None and bool(machine.log.api_mismatch)
     for fault in explain_container_faults(machine.text):
-        if fault.id in known and (explained or any(s.fault for s in machine.host_smi)):
-            continue  # told by the host's own checks
+        if fault.id in TOLD_HERE and (explained or any(smi.fault for smi in machine.smi)):
+            continue
         if fault.id in _LOG_WORDS and (machine.log is not None or machine.nccl):
             continue
         yield Finding(f"container.{fault.id}", Verdict.FAIL, fault.cause, fault.remedy, (fault.evidence,))

@@ -12,6 +12,7 @@ from deploy_kit.doctor.facts.containers import CdiFacts, DockerFacts, parse_cdi,
 from deploy_kit.doctor.facts.cpu import CpuFacts, NumaFacts, parse_lscpu, parse_numactl
 from deploy_kit.doctor.facts.driver import DriverFacts, parse_driver
 from deploy_kit.doctor.facts.environment import parse_environment
+from deploy_kit.doctor.facts.gpu import Gpu
 from deploy_kit.doctor.facts.kernel import (
     CommandLine,
     KernelLog,
@@ -33,7 +34,7 @@ from deploy_kit.doctor.facts.nccl import (
 )
 from deploy_kit.doctor.facts.packages import NcclBuilds, parse_nccl_builds
 from deploy_kit.doctor.facts.pci import PciDevice, parse_pci
-from deploy_kit.doctor.facts.smi import Gpu, SmiFacts, parse_smi
+from deploy_kit.doctor.facts.smi import SmiFacts, parse_smi
 from deploy_kit.doctor.facts.storage import StorageFacts, parse_storage
 from deploy_kit.doctor.facts.topology import P2pMatrix, Topology, parse_p2p, parse_topology
 from deploy_kit.doctor.model import Unknown
@@ -114,6 +115,9 @@ def gather(blocks: Iterable[Block], unknown: Iterable[Unknown] = ()) -> Machine:
     """Given outputs of commands, return all facts in them. Every parser looks at every block: shape
     decides."""
     machine = Machine(unknown=list(unknown))
+    blocks = list(blocks)
+    # Where the same shell also ran what is run on hosts only, all of it ran on the host.
+    shells_of_hosts = {block.machine for block in blocks if block.shell_of_host}
     texts: list[str] = []
     logs: list[KernelLog] = []
     for block in blocks:
@@ -121,7 +125,8 @@ def gather(blocks: Iterable[Block], unknown: Iterable[Unknown] = ()) -> Machine:
         machine.topology = machine.topology or parse_topology(block)
         machine.p2p += parse_p2p(block)
         if smi := parse_smi(block):
-            machine.smi.append(smi)
+            on_host = smi.on_host or (block.machine in shells_of_hosts and not smi.in_container)
+            machine.smi.append(replace(smi, on_host=on_host))
         machine.pci += parse_pci(block)
         if log := parse_kernel_log(block):
             logs.append(log)

@@ -1,14 +1,15 @@
-"""nvidia-smi: `-q`, the plain table, `-L` and `--query-gpu … --format=csv`, all to the same facts of a
-GPU."""
+"""nvidia-smi in any of its forms, to the same facts of a GPU; here the head lines and `-q`."""
 
 from __future__ import annotations
 
-import csv
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from deploy_kit.doctor.blocks import Block
+from deploy_kit.doctor.facts.gpu import Gpu, integer_of, is_enabled, is_error, is_yes, number_of, pstate_of
+from deploy_kit.doctor.facts.smi_csv import parse_csv
+from deploy_kit.doctor.facts.smi_table import parse_list, parse_table
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,11 @@ class SmiFacts:
     cuda: str | None = None
     no_devices: bool = False
     in_container: bool = False
+    on_host: bool = False
     fault: str | None = None
     attached: int | None = None
+    cut: bool = False
+    inforom: str | None = None
 
 
 _TABLE_HEAD = re.compile(
@@ -33,38 +37,54 @@ _FAULT = re.compile(
     r"|Unable to determine the device handle for .+"
     r"|GPU is lost.*|NVIDIA-SMI couldn'?t find .+"
 )
+# Compose puts a service's name before each line of its container.
+_OF_COMPOSE = re.compile(r"\s*[\w.-]+\s+\| ")
 _HEADING = re.compile(r"[A-Za-z][A-Za-z0-9 ./()-]{1,60}")
 _FIRST_WORDS = (
     "NVIDIA-SMI", "No devices were found", "Failed to initialize NVML: ",
-    "Unable to determine the device handle", "GPU is lost",
+    "Unable to determine the device handle", "GPU is lost", "infoROM is corrupted",
 )  # fmt: skip
 
 
 def parse_smi(block: Block) -> SmiFacts | None:
     """Given an output of nvidia-smi in any of its forms (whole or a part), return its facts, or None."""
-    driver = cuda = fault = None
-    no_devices = False
+    driver = cuda = fault = inforom = None
+    no_devices = of_compose = False
     for line in block.lines_with(*_FIRST_WORDS):
         if head := _TABLE_HEAD.search(line):
             driver, cuda = head[2], head[3]
         elif "No devices were found" in line:
             no_devices = True
+        elif "infoROM is corrupted" in line:
+            inforom = line.strip()
         elif (found := _FAULT.search(line)) and fault is None:
             fault = found[0].strip()
-    query = _parse_query(block)
-    gpus = query[0] or _parse_table(block) or _parse_csv(block) or _parse_list(block)
-    driver = driver or query[1].get("Driver Version")
-    attached = _integer(query[1].get("Attached GPUs"))
-    if not (gpus or driver or no_devices or fault or attached is not None):
+            of_compose = _OF_COMPOSE.match(line) is not None
+    records, top = _parse_query(block)
+    cut = sum(record.bus_id is not None for record in records) > 1 and _ends_early(records)
+    gpus: list[Gpu] = []
+    for record in records:
+        if (gpu := _gpu_of(record, len(gpus))) is not None:
+            gpus.append(gpu)
+    if not gpus and (gpus := parse_table(block)):
+        cut = gpus[-1].pstate is None and not gpus[-1].error_fields and all(gpu.pstate for gpu in gpus[:-1])
+        cut = cut and len(gpus) > 1
+    gpus = gpus or parse_csv(block) or parse_list(block)
+    driver = driver or top.get("Driver Version")
+    attached = integer_of(top.get("Attached GPUs"))
+    if not (gpus or driver or no_devices or fault or inforom or attached is not None):
         return None
     return SmiFacts(
         gpus=tuple(gpus),
         driver=driver,
-        cuda=cuda or query[1].get("CUDA Version"),
+        cuda=cuda or top.get("CUDA Version"),
         no_devices=no_devices,
-        in_container=block.in_container,
+        in_container=block.in_container or (fault is not None and of_compose),
+        on_host=block.on_host,
         fault=fault,
         attached=attached,
+        cut=cut,
+        inforom=inforom,
     )
 
 
@@ -112,7 +132,7 @@ class _Row(NamedTuple):
     value: str | None
 
 
-def _parse_query(block: Block) -> tuple[list[Gpu], dict[str, str]]:
+def _parse_query(block: Block) -> tuple[list[_Record], dict[str, str]]:
     """Return the GPUs of a `-q` listing and the values that stand before the first GPU."""
     records = [_Record()]
     top: dict[str, str] = {}
@@ -152,12 +172,7 @@ def _parse_query(block: Block) -> tuple[list[Gpu], dict[str, str]]:
         record.values.setdefault(path, value)
         if record.bus_id is None and len(path) == 1:
             top.setdefault(key, value)
-    gpus: list[Gpu] = []
-    for record in records:
-        gpu = _gpu_of(record, len(gpus))
-        if gpu is not None:
-            gpus.append(gpu)
-    return gpus, top
+    return records, top
 
 
 def _read_row(line: str) -> _Row:
@@ -211,46 +226,47 @@ def _gpu_of(record: _Record, index: int) -> Gpu | None:
         bus_id=record.bus_id,
         index=index if record.bus_id else None,
         name=get("Product Name"),
-        fb_mib=_integer(get("FB Memory Usage", "Total")),
-        fb_used_mib=_integer(get("FB Memory Usage", "Used")),
-        bar1_mib=_integer(get("BAR1 Memory Usage", "Total")),
-        max_gen=_integer(get("PCIe Generation", "Max")),
-        current_gen=_integer(get("PCIe Generation", "Current")),
-        device_max_gen=_integer(get("PCIe Generation", "Device Max")),
-        host_max_gen=_integer(get("PCIe Generation", "Host Max")),
-        max_width=_integer(get("Link Width", "Max")),
-        current_width=_integer(get("Link Width", "Current")),
-        replays=_integer(get("Replays Since Reset")),
-        pstate=_pstate(get("Performance State")),
-        utilization_percent=_integer(
+        fb_mib=integer_of(get("FB Memory Usage", "Total")),
+        fb_used_mib=integer_of(get("FB Memory Usage", "Used")),
+        bar1_mib=integer_of(get("BAR1 Memory Usage", "Total")),
+        max_gen=integer_of(get("PCIe Generation", "Max")),
+        current_gen=integer_of(get("PCIe Generation", "Current")),
+        device_max_gen=integer_of(get("PCIe Generation", "Device Max")),
+        host_max_gen=integer_of(get("PCIe Generation", "Host Max")),
+        max_width=integer_of(get("Link Width", "Max")),
+        current_width=integer_of(get("Link Width", "Current")),
+        replays=integer_of(get("Replays Since Reset")),
+        pstate=pstate_of(get("Performance State")),
+        utilization_percent=integer_of(
             get("Utilization", "GPU") or get("Utilization", "Gpu") or _loose_percent(record)
         ),
-        persistence=_enabled(get("Persistence Mode")),
-        mig=_enabled(get("MIG Mode", "Current")),
+        persistence=is_enabled(get("Persistence Mode")),
+        mig=is_enabled(get("MIG Mode", "Current")),
+        mig_pending=is_enabled(get("MIG Mode", "Pending")),
         compute_mode=get("Compute Mode"),
         virtualization=get("GPU Virtualization Mode", "Virtualization Mode") or get("Virtualization Mode"),
         addressing_mode=get("Addressing Mode"),
-        recovery_action=_recovery(get("GPU Recovery Action"), get("Reset Required")),
-        power_limit_w=_number(get("Current Power Limit") or get("Power Limit")),
-        requested_power_limit_w=_number(get("Requested Power Limit")),
-        default_power_limit_w=_number(get("Default Power Limit")),
+        recovery_action=_recovery(
+            get("GPU Recovery Action"), get("Reset Required"), get("Drain and Reset Recommended")
+        ),
+        power_limit_w=number_of(get("Current Power Limit") or get("Power Limit")),
+        requested_power_limit_w=number_of(get("Requested Power Limit")),
+        default_power_limit_w=number_of(get("Default Power Limit")),
         active_reasons=tuple(name for name, value in reasons.items() if value == "Active"),
         read_reasons=bool(reasons),
-        temperature_c=_integer(get("GPU Current Temp")),
-        ecc_enabled=_enabled(get("ECC Mode", "Current")),
+        temperature_c=integer_of(get("GPU Current Temp")),
+        ecc_enabled=is_enabled(get("ECC Mode", "Current")),
         uncorrectable_volatile=_sum_errors(record, "Volatile"),
         uncorrectable_aggregate=_sum_errors(record, "Aggregate"),
-        remap_pending=_yes(get("Remapped Rows", "Pending")),
-        remap_failure=_yes(get("Remapped Rows", "Remapping Failure Occurred")),
-        remapped_uncorrectable=_integer(remapped),
-        pages_pending=_yes(get("Pending Page Blacklist") or get("Pending")),
-        repair_pending=_yes(get("Channel Repair Pending")) or _yes(get("TPC Repair Pending")),
-        unrepairable=_yes(get("Unrepairable Memory")),
-        error_fields=tuple(
-            path[-1]
-            for path, value in record.values.items()
-            if value in ("ERR!", "Unknown Error", "GPU is lost", "[GPU is lost]", "[Unknown Error]")
-        ),
+        ecc_threshold=is_yes(get("SRAM Threshold Exceeded")),
+        remap_pending=is_yes(get("Remapped Rows", "Pending")),
+        remap_failure=is_yes(get("Remapped Rows", "Remapping Failure Occurred")),
+        remapped_uncorrectable=integer_of(remapped),
+        retired_double_bit=integer_of(get("Retired Pages", "Double Bit ECC")),
+        pages_pending=is_yes(get("Pending Page Blacklist") or get("Pending")),
+        repair_pending=is_yes(get("Channel Repair Pending")) or is_yes(get("TPC Repair Pending")),
+        unrepairable=is_yes(get("Unrepairable Memory")),
+        error_fields=tuple(path[-1] for path, value in record.values.items() if is_error(value)),
     )
     return gpu if record.bus_id or gpu != Gpu() else None
 
@@ -260,13 +276,26 @@ def _loose_percent(record: _Record) -> str | None:
     return next((v for p, v in record.values.items() if p[-1] in ("GPU", "Gpu") and v.endswith("%")), None)
 
 
+def _recovery(action: str | None, *asked: str | None) -> str | None:
+    return "Reset" if action in (None, "None") and "Yes" in asked else action
+
+
 def _sum_errors(record: _Record, which: str) -> int | None:
-    counts = [
-        number
+    counts = {
+        path: number
         for path, value in record.values.items()
         if which in path
-        and ("Uncorrectable" in path[-1] or "Double Bit ECC" in path)
+        and ("Uncorrectable" in path[-1] or "Double Bit" in path or "Double Bit ECC" in path)
         and "Threshold" not in path[-1]
-        and (number := _integer(value)) is not None
-    ]
-    return sum(counts) if counts else None
+        and (number := integer_of(value)) is not None
+    }
+    # Older drivers print a sum below the parts.
+    totals = [number for path, number in counts.items() if path[-1] == "Total"]
+    return sum(totals or counts.values()) if counts else None
+
+
+def _ends_early(records: list[_Record]) -> bool:
+    """Whether the last GPU's listing stops before those of all others do: the text was cut off in it."""
+    *others, last = (record for record in records if record.bus_id)
+    common = [path for path in others[0].values if all(path in record.values for record in others)]
+    return bool(common) and common[-1] not in last.values and last.values.keys() < set(common)

@@ -10,9 +10,13 @@ from deploy_kit.doctor.blocks import Block
 
 # From near to far; NV# (NVLink) is nearest of all.
 PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-_DEVICE = re.compile(r"^(?:GPU|NIC)\d+$|^mlx\d?_\w+$|^bnxt\w*$|^irdma\w*$|^rocep\w+$")
+_DEVICE = re.compile(
+    r"^(?:GPU|NIC)\d+$|^(?:mlx\d?_|bnxt|irdma|roce|ibp|ibs|ib\d|rdmap|hfi\d|efa_|mana_|ionic_)\w*$"
+)
 _A_GPU = re.compile(r"GPU\d")
-_FIRST_LETTERS = ("GPU", "NIC", "mlx", "bnxt", "irdma", "rocep")
+_FIRST_LETTERS = (
+    "GPU", "NIC", "mlx", "bnxt", "irdma", "roce", "ib", "rdmap", "hfi", "efa_", "mana_", "ionic_",
+)  # fmt: skip
 _PATH_CELL = re.compile(r"^(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|PIB|N/A)$")
 _P2P_CELL = re.compile(r"^(?:X|OK|CNS|GNS|TNS|NS|DR|CS|U|N/A)$")
 _P2P_ONLY = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "CS", "U"}
