@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from deploy_kit.configs.schema import Host
 from deploy_kit.doctor.checks import (
     driver_answer,
+    driver_module,
     expected,
     gpus,
     isolation,
@@ -27,6 +28,7 @@ CHECKS: dict[str, Callable[[Machine], Iterator[Finding]]] = {
     "nccl": nccl.check,
     "isolation": isolation.check,
     "driver": driver_answer.check,
+    "module": driver_module.check,
     "gpus": gpus.check,
     "links": links.check,
     "processors": processors.check,

@@ -20,7 +20,6 @@ _HARMFUL = {
 def check(machine: Machine) -> Iterator[Finding]:
     """Yield what nvidia-smi and the module's own files say about GPUs and driver."""
     yield from _present(machine)
-    yield from _module(machine)
     gpus = machine.gpus
     yield from _bar1(machine, gpus)
     yield from _power(gpus)
@@ -82,40 +81,6 @@ def _present(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _module(machine: Machine) -> Iterator[Finding]:
-    driver = machine.driver
-    if driver is None:
-        return
-    if driver.nouveau:
-        yield Finding(
-            "driver.nouveau",
-            Verdict.FAIL,
-            "the nouveau driver holds the GPUs, so NVIDIA's cannot",
-            "blacklist nouveau (modprobe.d), rebuild the initramfs, reboot",
-            ansible="nvidia_driver",
-        )
-    if driver.open_module is False:
-        yield Finding(
-            "driver.closed-module",
-            Verdict.FAIL,
-            "the closed kernel module is installed; Blackwell GPUs work with the open kernel modules only",
-            "install the open kernel modules (package nvidia-open)",
-            (f"version {driver.version}",) if driver.version else (),
-            ansible="nvidia_driver_open_modules",
-        )
-    elif driver.open_module:
-        yield Finding("driver.open-module", Verdict.OK, f"open kernel modules {driver.version or ''}".strip())
-    libraries = next((smi.driver for smi in machine.host_smi if smi.driver), None)
-    if driver.version and libraries and driver.version != libraries:
-        yield Finding(
-            "driver.mismatch",
-            Verdict.FAIL,
-            f"kernel module {driver.version} and libraries {libraries} differ: the driver was updated"
-            f" without a reload",
-            "reboot, or unload and load the nvidia modules",
-        )
-
-
 def _bar1(machine: Machine, gpus: list[Gpu]) -> Iterator[Finding]:
     small = [g for g in gpus if g.bar1_mib is not None and g.fb_mib is not None and g.bar1_mib < g.fb_mib]
     read = [g for g in gpus if g.bar1_mib is not None and g.fb_mib is not None]
@@ -135,6 +100,16 @@ def _bar1(machine: Machine, gpus: list[Gpu]) -> Iterator[Finding]:
                     else "the card's own firmware (VBIOS) allows no more: ask the maker for an update",
                     consequence="no P2P through BAR1",
                 )
+    if unplaced := [device for device in machine.pci if device.is_gpu and device.bar1_unassigned]:
+        yield Finding(
+            "gpu.bar-not-assigned",
+            Verdict.FAIL,
+            f"BAR1 of {', '.join(device.slot for device in unplaced[:4])} has no place in the address space",
+            "enable Above-4G decoding (and a large enough MMIO window) in the firmware; pci=realloc as a last"
+            " resort",
+            ("Region 1: Memory at <unassigned>",),
+            consequence="the driver cannot start on this GPU",
+        )
     if small:
         gpu = small[0]
         yield Finding(

@@ -17,18 +17,17 @@ def check(machine: Machine) -> Iterator[Finding]:
 
 
 def _acs(machine: Machine) -> Iterator[Finding]:
-    with_acs = [device for device in machine.pci if device.acs is not None]
-    redirecting = [device for device in with_acs if device.redirects]
     denied = [device for device in machine.pci if device.access_denied]
-    gpu_buses = {device.bus for device in machine.pci if device.is_gpu and device.slot}
-    # With bus numbers, only ports above GPUs count; without them any port may be one.
-    relevant = [
-        device
-        for device in redirecting
-        if device.bus_range is None
-        or not gpu_buses
-        or any(device.bus_range[0] <= bus <= device.bus_range[1] for bus in gpu_buses)
+    gpus = [device for device in machine.pci if device.is_gpu and device.slot]
+    # Bits of a network card or a GPU itself only keep its own functions apart: ports redirect. With bus
+    # numbers only the ports above GPUs count; without them any port may be one.
+    ports = [device for device in machine.pci if device.acs is not None and device.is_bridge]
+    with_acs = [
+        port
+        for port in ports
+        if port.bus_range is None or not gpus or any(port.leads_to(gpu) for gpu in gpus)
     ]
+    relevant = [port for port in with_acs if port.redirects]
     if relevant:
         bits = sorted({bit for device in relevant for bit in device.redirects}, reverse=True)
         where = ", ".join(device.slot or "not named in the output" for device in relevant[:6])
@@ -53,12 +52,11 @@ def _acs(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "acs",
             Verdict.OK,
-            f"no ReqRedir/CmpltRedir on {len(with_acs)} port{'s' if len(with_acs) != 1 else ''}: peer"
-            f" traffic is not"
-            " redirected",
+            f"no ReqRedir/CmpltRedir on {len(with_acs)} port{'s' if len(with_acs) != 1 else ''}"
+            f"{' above the GPUs' if len(with_acs) < len(ports) else ''}: peer traffic is not redirected",
             evidence=tuple(f"{device.slot} ACSCtl read" for device in with_acs[:2]),
         )
-    if denied and not with_acs:
+    if denied and not ports:
         yield Finding(
             "acs.denied",
             Verdict.UNKNOWN,
@@ -170,7 +168,14 @@ def iommu_mode(machine: Machine) -> tuple[str | None, str | None]:
     if line is None or line.planned:
         return None, None
     parameters = line.parameters
-    for name in ("iommu", "amd_iommu", "intel_iommu"):
+    # Each maker's parameter does nothing on the other's processors.
+    maker = machine.cpu.maker if machine.cpu is not None else None
+    names = [
+        name
+        for name in ("iommu", "amd_iommu", "intel_iommu")
+        if name in ("iommu", f"{maker or name[:-6]}_iommu")
+    ]
+    for name in names:
         if "off" in parameters.get(name, "").split(","):
             return "off", f"{name}=off"
     if "soft" in parameters.get("iommu", "").split(","):
@@ -185,7 +190,7 @@ def iommu_mode(machine: Machine) -> tuple[str | None, str | None]:
         "n",
     ):
         return "translated", _iommu_words(parameters)
-    for name in ("intel_iommu", "amd_iommu", "iommu"):
+    for name in reversed(names):
         words = parameters.get(name, "").split(",")
         if {"on", "force", "force_enable", "strict"} & set(words):
             return "translated", f"{name}={parameters[name]} without iommu=pt"

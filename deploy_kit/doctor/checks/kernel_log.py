@@ -83,7 +83,7 @@ def check(machine: Machine) -> Iterator[Finding]:
         )
     elif not findings and not log.iommu_faults:
         if not log.about_gpus and log.lines < _WHOLE_LOG_LINES:
-            if not (log.iommu_domain or log.iommu_active):
+            if not (log.iommu_domain or log.iommu_active or log.command_line):
                 yield Finding(
                     "log.too-short",
                     Verdict.UNKNOWN,
@@ -182,17 +182,16 @@ def _links(log: KernelLog) -> Iterator[Finding]:
         yield Finding(
             "link.aer-uncorrected",
             Verdict.FAIL,
-            f"{len(log.aer_uncorrected)} uncorrected PCIe errors (AER)",
+            f"{len(log.aer_uncorrected)} uncorrected PCIe error{_s(log.aer_uncorrected)} in the log (AER)",
             "reseat the card, check riser, retimer and power; lower the slot's generation to see whether"
             " it stops",
             tuple(log.aer_uncorrected[:3]),
         )
     if log.aer_corrected:
-        many = len(log.aer_corrected) > 1
         yield Finding(
             "link.aer-corrected",
             Verdict.WARN,
-            f"{len(log.aer_corrected)} corrected PCIe error{'s' if many else ''} in the log (AER): the"
+            f"{len(log.aer_corrected)} corrected PCIe error{_s(log.aer_corrected)} in the log (AER): the"
             f" link works, with"
             " replays",
             "reseat the card or riser; switch ASPM off; a flood of them slows transfers (do not just"
@@ -215,7 +214,8 @@ def _system(log: KernelLog) -> Iterator[Finding]:
         yield Finding(
             "system.hardware-errors",
             Verdict.WARN,
-            f"{len(log.hardware_errors)} hardware errors of the machine (memory or processor) in the log",
+            f"{len(log.hardware_errors)} hardware error{_s(log.hardware_errors)} of the machine (memory or"
+            " processor) in the log",
             "`ras-mc-ctl --summary`, the board's event log",
             tuple(log.hardware_errors[:2]),
         )
@@ -235,3 +235,7 @@ def _system(log: KernelLog) -> Iterator[Finding]:
             "look at the call trace below the line",
             tuple(log.hung_tasks[:2]),
         )
+
+
+def _s(items: list[str]) -> str:
+    return "" if len(items) == 1 else "s"

@@ -81,17 +81,8 @@ def _gone(machine: Machine) -> Iterator[Finding]:
 
 def _ports_of_gpus(devices: list[PciDevice]) -> list[PciDevice]:
     """Return the GPUs and the bridges above them; without bus numbers only the GPUs can be told."""
-    buses = {device.bus for device in devices if device.is_gpu and device.slot}
-    return [
-        device
-        for device in devices
-        if device.is_gpu
-        or (
-            device.is_bridge
-            and device.bus_range is not None
-            and any(device.bus_range[0] <= bus <= device.bus_range[1] for bus in buses)
-        )
-    ]
+    gpus = [device for device in devices if device.is_gpu]
+    return [device for device in devices if device.is_gpu or any(device.leads_to(gpu) for gpu in gpus)]
 
 
 def _narrow(cards: list[tuple[str, int | None, int | None]]) -> Finding:

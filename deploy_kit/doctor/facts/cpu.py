@@ -23,6 +23,12 @@ class CpuFacts:
     vendor: str | None = None
 
     @property
+    def maker(self) -> str | None:
+        """Return "amd" or "intel", None for others."""
+        words = f"{self.vendor or ''} {self.model or ''}".lower()
+        return "amd" if "amd" in words else "intel" if "intel" in words else None
+
+    @property
     def online_count(self) -> int | None:
         """Return how many CPUs are on line."""
         return None if self.online is None else len(expand_cpus(self.online))

@@ -1,4 +1,4 @@
-"""The kernel: its command line, its log, and its settings."""
+"""The kernel's log, as dmesg or journalctl -k print it."""
 
 from __future__ import annotations
 
@@ -7,59 +7,6 @@ from dataclasses import dataclass, field
 
 from deploy_kit.doctor.blocks import Block, lines_with
 from deploy_kit.patterns import sieved
-
-
-@dataclass(frozen=True)
-class CommandLine:
-    """The kernel's boot parameters, as last given; `planned` when read from a boot loader's configuration."""
-
-    parameters: dict[str, str]
-    text: str
-    planned: bool = False
-
-
-_CMDLINE = re.compile(r"(?:^|\s)(?:BOOT_IMAGE=|root=(?:UUID|LABEL|PARTUUID|/dev|ZFS)\S*)")
-_CMDLINE_LOG = re.compile(r"(?:Kernel c|C)ommand line: (.*)$")
-_GRUB = re.compile(r'^\s*GRUB_CMDLINE_LINUX(?:_DEFAULT)?=["\']?(.*?)["\']?$')
-_IOMMU_WORD = re.compile(r"(?:^|\s)(?:amd_iommu|intel_iommu|iommu)=\S+")
-_PARAMETER = re.compile(r"[\w.-]+(?P<value>=\S*)?")
-
-
-def parse_command_line(block: Block) -> CommandLine | None:
-    """Given /proc/cmdline (or a kernel log or GRUB file that holds it), return its parameters."""
-    planned: CommandLine | None = None
-    titled = "cmdline" in block.title
-    for line in (
-        block.lines
-        if titled
-        else block.lines_with("ommand line: ", "GRUB_CMDLINE_LINUX", "BOOT_IMAGE=", "root=", "iommu=")
-    ):
-        if found := _CMDLINE_LOG.search(line):
-            return CommandLine(_parameters(found[1]), found[1].strip())
-        if grub := _GRUB.match(line.rstrip()):
-            if grub[1].strip():
-                planned = CommandLine(_parameters(grub[1]), grub[1], planned=True)
-            continue
-        if line.lstrip().startswith("["):
-            continue
-        named = titled and line.strip() and "GRUB" not in line
-        if named or _CMDLINE.search(line) or (_IOMMU_WORD.search(line) and _only_parameters(line)):
-            return CommandLine(_parameters(line), line.strip())
-    return planned
-
-
-def _only_parameters(line: str) -> bool:
-    """Whether the line is nothing but parameters, at least one of them with a value."""
-    words = [_PARAMETER.fullmatch(word) for word in line.split()]
-    return all(words) and any(word["value"] for word in words if word is not None)
-
-
-def _parameters(text: str) -> dict[str, str]:
-    pairs = (word.partition("=") for word in re.findall(r'(?:[^\s"]|"[^"]*")+', text))
-    return {key: value.strip('"') for key, _, value in pairs}
-
-
-# --- the log ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,24 +47,33 @@ class KernelLog:
     link_downgraded: list[str] = field(default_factory=list)
     denied: str | None = None
     lines: int = 0
+    command_line: bool = False
 
 
+# `dmesg` with its time stamps (-T, -H, -d, -x, --time-format; months in any language), syslog, journalctl.
 _KERNEL_LINE = re.compile(
-    r"(?:<\d+>)?\[\s*\d+\.\d+\]|\[\w{3} \w{3}\s+\d|\w{3}\s+\d+ [\d:]{8} \S+ kernel:"
-    r"|\d{4}-\d\d-\d\dT\S+ |kern\s*:"
+    r"(?:/\S{1,80}:)?(?:\d{1,7}[:-])?(?:<\d{1,3}>)?(?:"
+    r"\[\s*\d+\.\d+(?:\s*<\s*\d+\.\d+>)?\]|\[\s*\+\d+\.\d+\]|\[<\s*\d+\.\d+>\]"
+    r"|\[\w{2,4}\.? \w{3,5}\.?\s+\d|\[\w{3,5}\.?\s+\d{1,2} \d\d:\d\d\]"
+    r"|\d{4}-\d\d-\d\dT[\d:]{8},\d+\S* |kern\s*:"
+    r"|[^\[\]|]{0,60}\bkernel[: ]"
     # Without a time stamp, as `dmesg -t` prints them:
     r"|NVRM: |(?:nvidia|pcieport|pci|vfio-pci|nouveau)[-\w]* [0-9a-f]{4}:"
-    r"|(?:AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ]"
+    r"|(?:AMD-Vi|DMAR|iommu|smpboot|mce|EDAC)[: ])"
 )
-# What the forms above begin with; "Mar  2 10:15:01 …" has white space in fourth place.
-_KERNEL_FIRST = frozenset("<[0123456789kNnpvADisemE")
+# What the forms above begin with, where the line does not say " kernel:" itself.
+_KERNEL_FIRST = frozenset("</[0123456789kNnpvADisemE")
 _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "needs_open": (
         r"requires use of the NVIDIA open kernel modules",
         r"open kernel modules? (?:is|are) required",
     ),
     "rm_init_failed": (r"RmInitAdapter failed", r"rm_init_adapter failed"),
-    "off_the_bus": (r"fallen off the bus", r"GPU is lost"),
+    "off_the_bus": (
+        r"fallen off the bus",
+        r"GPU is lost",
+        r"nvidia .*(?:device inaccessible|config space inaccessible)",
+    ),
     "aer_uncorrected": (
         r"severity=Uncorrect\w+",
         r"AER: (?:Multiple )?(?:Uncorrected|Uncorrectable)",
@@ -133,7 +89,6 @@ _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "bar_failures": (
         r"This PCI I/O region assigned to your NVIDIA device is invalid",
         r"BAR\d? is 0M",
-        r"BAR \d+[^\n]*(?:failed to assign|no space for|can't assign)",
         r"failed to (?:assign|map) BAR",
     ),
     "api_mismatch": (
@@ -152,7 +107,7 @@ _ALTERNATIVES: dict[str, tuple[str, ...]] = {
         r"Key was rejected by service",
         r"Lockdown: .*unsigned module",
     ),
-    "hardware_errors": (r"\[Hardware Error\]", r"mce: .*(?:Machine Check|error)", r"EDAC .*(?:CE|UE)\b"),
+    "hardware_errors": (r"\[Hardware Error\]", r"mce: .*(?:Machine Check|error)", r"EDAC .*\b(?:CE|UE)\b"),
     "out_of_memory": (
         r"Out of memory: Killed process",
         r"oom-kill:",
@@ -181,12 +136,22 @@ _MODULE = re.compile(
     r"loading NVIDIA UNIX (Open )?(?:Kernel Module for )?\S*\s*(?:Kernel Module)?.*?(\d{3}[\d.]*)"
 )
 _DENIED = re.compile(r"dmesg: (?:read kernel buffer failed|klogctl)")
-_TITLE = re.compile(r"\b(?:dmesg|journalctl|kern\.log|syslog)\b")
+# Of journalctl only what asks for the kernel's lines; elsewhere the lines themselves say so.
+_TITLE = re.compile(r"\bdmesg\b|\bjournalctl\b.*\s(?:-\w*k|--dmesg|_TRANSPORT=kernel)|\bkern\.log\b")
+_BAR = re.compile(r"(?P<device>[\da-f:.]{7,16}): BAR (?P<number>[0-5])\b(?P<said>.*)")
+_BAR_WORDS = (" BAR ",)
+_BAR_FAILED = ("failed to assign", "no space for", "can't assign")
+_LIMITED = re.compile(
+    r"limited by (?P<speed>[\d.]{1,6}) GT/s PCIe x(?P<width>\d{1,2}) link.*"
+    r"capable of .* with (?P<top>[\d.]{1,6}) GT/s PCIe x(?P<lanes>\d{1,2}) link"
+)
+_IDLE_SPEED = 2.5
+_FIRMWARE = re.compile(r"\{(?P<event>\d+)\}\[Hardware Error\]:\s*(?P<said>.*)")
 # What says nothing with these in it is only counted.
 _WORDS = tuple(
     dict.fromkeys(
         [word for rule in _RULES.values() for word in rule.words]
-        + ["NVRM", "nvidia", "loading NVIDIA UNIX ", "DMAR: IOMMU enabled", *_DOMAIN_WORDS]
+        + ["NVRM", "nvidia", "loading NVIDIA UNIX ", "DMAR: IOMMU enabled", *_DOMAIN_WORDS, *_BAR_WORDS]
     )
 )
 
@@ -199,7 +164,13 @@ def parse_kernel_log(block: Block) -> KernelLog | None:
         text
         for line in block.lines
         if (text := line.strip())
-        and (titled or ((text[0] in _KERNEL_FIRST or text[3:4].isspace()) and _KERNEL_LINE.match(text)))
+        and (
+            titled
+            or (
+                (text[0] in _KERNEL_FIRST or " kernel" in text or "NVRM: " in text)
+                and _KERNEL_LINE.match(text)
+            )
+        )
     ]
     denied = [text for line in block.lines_with("dmesg: ") if _DENIED.search(text := line.strip())]
     if denied:
@@ -207,12 +178,31 @@ def parse_kernel_log(block: Block) -> KernelLog | None:
         refusals = set(denied)
         lines = [text for text in lines if text not in refusals]
     log.lines = len(lines)
+    told = _Told()
     for text in lines_with(lines, [word for word in _WORDS if word in block.text]) if lines else ():
-        _read(log, text)
+        _read(log, told, text)
+    log.bar_failures += told.bars_failed.values()
+    log.command_line = any("ommand line: " in text for text in lines[:_EARLY])
     return log if log.lines or log.denied else None
 
 
-def _read(log: KernelLog, text: str) -> None:
+_EARLY = 200
+
+
+@dataclass
+class _Told:
+    """What lines before said, where one event is told on several lines."""
+
+    # Messages about link errors whose details have not come yet, by the name of their list.
+    link_messages: dict[str, str] = field(default_factory=dict)
+    # Memory windows that got no place so far, by device and number.
+    bars_failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    firmware_event: str | None = None
+    firmware_severity: str = ""
+    machine_check_open: bool = False
+
+
+def _read(log: KernelLog, told: _Told, text: str) -> None:
     """Write down what one line says."""
     if "loading NVIDIA UNIX " in text and (module := _MODULE.search(text)):
         if module[1] or "Open Kernel Module" in text:
@@ -220,65 +210,91 @@ def _read(log: KernelLog, text: str) -> None:
         else:
             log.closed_module = module[2]
     if "Xid (" in text and (xid := _XID.search(text)):
-        log.xids.append(Xid(int(xid["number"]), xid["device"], text))
+        _read_xid(log, Xid(int(xid["number"]), xid["device"], text))
     if any(word in text for word in _DOMAIN_WORDS):
         domain = _DOMAIN.search(text)
         if domain and (domain["domain"] or log.iommu_domain is None):
-            told = domain["domain"] or ("passthrough" if domain["pt"] else "translated")
-            log.iommu_domain, log.iommu_domain_line = told.lower(), text
+            kind = domain["domain"] or ("passthrough" if domain["pt"] else "translated")
+            log.iommu_domain, log.iommu_domain_line = kind.lower(), text
     if log.iommu_active is None and any(word in text for word in _ACTIVE_WORDS):
         log.iommu_active = text
     log.about_gpus = log.about_gpus or "NVRM" in text or "nvidia" in text
+    if " BAR " in text and (bar := _BAR.search(text)):
+        _read_bar(told, bar, text)
     for name, rule in _RULES.items():
         if rule.may_fit(text) and rule.pattern.search(text):
-            getattr(log, name).append(text)
+            if name in ("aer_corrected", "aer_uncorrected"):
+                _read_link_error(log, told, name, text)
+            elif name == "hardware_errors":
+                _read_hardware_error(log, told, text)
+            elif name != "link_downgraded" or _is_limited(text):
+                getattr(log, name).append(text)
             break
 
 
-# --- settings
-# -------------------------------------------------------------------------------------------------
+def _read_xid(log: KernelLog, xid: Xid) -> None:
+    """Write the Xid down; 154 tells what is to be done from now on, which may be nothing any more."""
+    if xid.number == 154 and "to 0x0 (None)" in xid.line:
+        log.xids = [old for old in log.xids if (old.number, old.device) != (154, xid.device)]
+    else:
+        log.xids.append(xid)
 
 
-@dataclass(frozen=True)
-class KernelSettings:
-    """Settings read from sysctl, sysfs or their files; None: not read."""
+def _read_bar(told: _Told, bar: re.Match[str], text: str) -> None:
+    """Write down a memory window without a place, until a later line places it after all. Windows of bridges
+    (7 and more) and I/O ports stay empty on healthy machines."""
+    said = bar["said"]
+    if "[io " in said:
+        return
+    key = (bar["device"], bar["number"])
+    if any(words in said for words in _BAR_FAILED):
+        told.bars_failed.setdefault(key, text)
+    elif "assigned" in said:
+        told.bars_failed.pop(key, None)
 
-    numa_balancing: int | None = None
-    governors: tuple[str, ...] = ()
-    hmm_disabled: bool | None = None
-    aspm_policy: str | None = None
+
+def _read_link_error(log: KernelLog, told: _Told, name: str, text: str) -> None:
+    """Write down one event once: a port's message and the details of a device below it are two lines."""
+    events: list[str] = getattr(log, name)
+    message = told.link_messages.pop(name, None)
+    if "severity=" not in text:
+        told.link_messages[name] = text
+    elif message is not None and events and events[-1] == message:
+        events[-1] = text  # the details say more
+        return
+    events.append(text)
 
 
-_GOVERNORS = {"performance", "powersave", "schedutil", "ondemand", "conservative", "userspace"}
-_SETTING_WORDS = ("numa_balancing", "uvm_disable_hmm", "[default]", *sorted(_GOVERNORS))
+def _read_hardware_error(log: KernelLog, told: _Told, text: str) -> None:
+    """Write down one event once, though each is told on many lines; firmware reports link errors too."""
+    if firmware := _FIRMWARE.search(text):
+        said = firmware["said"]
+        if firmware["event"] != told.firmware_event or "from APEI" in said:
+            told.firmware_event, told.firmware_severity = firmware["event"], ""
+            log.hardware_errors.append(text)
+        if "event severity:" in said:
+            told.firmware_severity = said.rpartition(":")[2].strip()
+        elif "section_type: PCIe error" in said:
+            log.hardware_errors.pop()
+            corrected = told.firmware_severity in ("", "corrected", "info")
+            (log.aer_corrected if corrected else log.aer_uncorrected).append(text)
+        return
+    begins = "Machine check events logged" in text
+    counted_by_edac = "EDAC" in text and "[Hardware Error]" not in text
+    if begins or not log.hardware_errors or (counted_by_edac and not told.machine_check_open):
+        log.hardware_errors.append(text)
+        told.machine_check_open = not counted_by_edac
+    elif counted_by_edac:
+        told.machine_check_open = False
 
 
-def parse_settings(block: Block) -> KernelSettings | None:
-    """Given `sysctl`, `cat` of governors, of uvm_disable_hmm or of the ASPM policy, return what was read."""
-    balancing: int | None = None
-    hmm: bool | None = None
-    aspm: str | None = None
-    governors: list[str] = []
-    titled = "numa_balancing" in block.title or "uvm_disable_hmm" in block.title
-    for line in block.lines if titled else block.lines_with(*_SETTING_WORDS):
-        text = line.strip()
-        if found := re.search(r"(?:kernel[./])?numa_balancing\s*[=:]\s*(\d)\b", text):
-            balancing = int(found[1])
-        elif "numa_balancing" in block.title and re.fullmatch(r"\d", text, re.ASCII):
-            balancing = int(text)
-        elif found := re.search(r"uvm_disable_hmm\s*[=:]\s*([01YNyn])\b", text):
-            hmm = found[1] in "1Yy"
-        elif "uvm_disable_hmm" in block.title and re.fullmatch(r"[01YN]", text):
-            hmm = text in "1Y"
-        elif found := re.search(r'(?:scaling_governor\s*[:=]\s*|The governor ")(\w+)', text):
-            governors.append(found[1])
-        elif text in _GOVERNORS:
-            governors.append(text)
-        elif found := re.fullmatch(
-            r"(?:\w+ )*\[(default|performance|powersave|powersupersave)\](?: \w+)*", text
-        ):
-            aspm = found[1]
-    settings = KernelSettings(
-        balancing, tuple(dict.fromkeys(g for g in governors if g in _GOVERNORS)), hmm, aspm
-    )
-    return None if settings == KernelSettings() else settings
+def _is_limited(text: str) -> bool:
+    """Whether a link has fewer lanes, or a speed that is not the one of an idle card."""
+    found = _LIMITED.search(text)
+    if found is None:
+        return True
+    return int(found["width"]) < int(found["lanes"]) or _speed(found["speed"]) > _IDLE_SPEED
+
+
+def _speed(text: str) -> float:
+    return float(text) if re.fullmatch(r"\d{1,3}(?:\.\d)?", text) else 0.0

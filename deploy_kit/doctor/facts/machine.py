@@ -13,12 +13,11 @@ from deploy_kit.doctor.facts.cpu import CpuFacts, NumaFacts, parse_lscpu, parse_
 from deploy_kit.doctor.facts.driver import DriverFacts, parse_driver
 from deploy_kit.doctor.facts.environment import parse_environment
 from deploy_kit.doctor.facts.gpu import Gpu
-from deploy_kit.doctor.facts.kernel import (
+from deploy_kit.doctor.facts.kernel import KernelLog, parse_kernel_log
+from deploy_kit.doctor.facts.kernel_settings import (
     CommandLine,
-    KernelLog,
     KernelSettings,
     parse_command_line,
-    parse_kernel_log,
     parse_settings,
 )
 from deploy_kit.doctor.facts.limits import Limits, parse_limits

@@ -45,7 +45,9 @@ class PciDevice:
     bus_range: tuple[int, int] | None = None
     bar1_mib: int | None = None
     bar1_supported_mib: int | None = None
+    bar1_unassigned: bool = False
     driver: str | None = None
+    lists_modules: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -63,6 +65,18 @@ class PciDevice:
         return int(self.slot.split(":")[-2], 16)
 
     @property
+    def domain(self) -> int:
+        """Return the PCI domain; lspci leaves it out where all devices are in 0."""
+        parts = self.slot.split(":")
+        return int(parts[0], 16) if len(parts) > 2 else 0
+
+    def leads_to(self, other: PciDevice) -> bool:
+        """Whether the other device is below this bridge, as far as bus numbers are in the output."""
+        if not self.is_bridge or self.bus_range is None or not other.slot or self.domain != other.domain:
+            return False
+        return self.bus_range[0] <= other.bus <= self.bus_range[1]
+
+    @property
     def redirects(self) -> tuple[str, ...]:
         """Return the ACS bits that send peer traffic up to the root complex."""
         if self.acs is None:
@@ -72,7 +86,7 @@ class PciDevice:
 
 _WORDS = (
     "LnkCap:", "LnkSta:", "LnkCtl:", "ACSCtl:", "Bus: primary=", "Region 1: ", "BAR 1: current size: ",
-    "<access denied>", "Unknown header type 7f", "Kernel driver in use: ",
+    "<access denied>", "Unknown header type 7f", "Kernel driver in use: ", "Kernel modules: ",
 )  # fmt: skip
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
@@ -112,6 +126,8 @@ def parse_pci(block: Block) -> list[PciDevice]:
             current.acs = {word[:-1]: word.endswith("+") for word in acs[1].split()}
         elif bus := _BUS.search(line):
             current.bus_range = (int(bus[2], 16), int(bus[3], 16))
+        elif "Region 1: " in line and ("<unassigned>" in line or "<ignored>" in line):
+            current.bar1_unassigned = True
         elif region := _REGION.search(line):
             current.bar1_mib = int(int(region[1][:6]) * _MIB[region[2]])
         elif rebar := _REBAR.search(line):
@@ -124,4 +140,6 @@ def parse_pci(block: Block) -> list[PciDevice]:
             current.gone = True
         elif driver := re.match(r"\s*Kernel driver in use: (\S+)", line):
             current.driver = driver[1]
+        elif "Kernel modules: " in line:
+            current.lists_modules = True
     return [device for device in devices if device.slot or device.acs is not None]
