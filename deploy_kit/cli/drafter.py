@@ -299,10 +299,10 @@ def predict(
     ),
     topk: int = typer.Option(1, "--topk", min=1, max=64, help="Above 1 a tree; needs --draft-tokens."),
     cycle_ms: float | None = typer.Option(
-        None, "--cycle-ms", help="Measured draft-and-verify cycle, milliseconds."
+        None, "--cycle-ms", min=0.001, max=600_000, help="Measured draft-and-verify cycle, milliseconds."
     ),
     baseline: float | None = typer.Option(
-        None, "--baseline-tok-s", help="Measured plain decoding of one stream."
+        None, "--baseline-tok-s", min=0.001, max=1e6, help="Measured plain decoding of one stream."
     ),
     profile: str | None = typer.Option(
         None, "--profile", help="Take top-k and draft tokens of this profile."

@@ -68,10 +68,18 @@ def allreduce(
         None, "--write-host", help="Put the chosen NCCL settings into this host file's [nccl] table."
     ),
     decode_step_ms: float | None = typer.Option(
-        None, "--decode-step-ms", help="Measured step of plain decoding, for the break-even."
+        None,
+        "--decode-step-ms",
+        min=0.001,
+        max=600_000,
+        help="Measured step of plain decoding, for the break-even.",
     ),
     cycle_ms: float | None = typer.Option(
-        None, "--cycle-ms", help="Measured draft-and-verify cycle, for the break-even."
+        None,
+        "--cycle-ms",
+        min=0.001,
+        max=600_000,
+        help="Measured draft-and-verify cycle, for the break-even.",
     ),
     python: str | None = _PYTHON,
     step_limit_seconds: float = _LIMIT,
