@@ -11,6 +11,10 @@ from deploy_kit.pasted import ESCAPES, unquoted
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]")
 _COMMENT_OR_PROMPT = re.compile(r"(?:#{1,6}|\$)\s+(?P<title>\S.*)$")  # # dmesg, $ dmesg, ### dmesg
+# nccl-tests print their results as comments: they belong to the output.
+_OF_A_TEST = re.compile(
+    r"#(?:\s{2,}|\s(?:nThread|nccl-tests|Using devices|Out of bounds|Avg bus|Collective test)\b|\s*$)"
+)
 # root@box1:~# dmesg, (venv) [10:01:12] root@box1 ~ % dmesg
 _LONG_PROMPT = re.compile(
     r"(?:\([^()\s]{1,40}\)\s*)*(?:\[[\d:. -]{4,24}\]\s*)?"
@@ -180,6 +184,8 @@ def _title(line: str) -> tuple[str, str] | None:
         inner = inner.removeprefix(">").removesuffix("<")
         title = inner.strip() or inner[-1:]
         return (title, "") if title and not set("=<>") & set(title) else None
+    if line[0] == "#" and _OF_A_TEST.match(line):
+        return None
     if line[0] in "#$" and (comment := _COMMENT_OR_PROMPT.match(line)):
         return comment["title"], ""
     if "@" in line and (prompt := _LONG_PROMPT.match(line)):

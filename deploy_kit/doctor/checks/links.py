@@ -65,6 +65,8 @@ def check(machine: Machine) -> Iterator[Finding]:
             "boot with pcie_aspm.policy=performance or pcie_aspm=off",
             ansible="kernel_pcie_aspm",
         )
+    elif policy == "performance":
+        yield Finding("link.aspm-policy", Verdict.OK, "the kernel's ASPM policy is performance")
 
 
 def _gone(machine: Machine) -> Iterator[Finding]:

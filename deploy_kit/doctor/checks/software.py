@@ -9,6 +9,7 @@ from deploy_kit.doctor.checks.driver_answer import TOLD_HERE
 from deploy_kit.doctor.checks.peers import NO_P2P
 from deploy_kit.doctor.facts.limits import UNLIMITED
 from deploy_kit.doctor.facts.machine import Machine
+from deploy_kit.doctor.facts.storage import StorageFacts
 from deploy_kit.doctor.model import Finding, Verdict
 from deploy_kit.runtime.container_faults import explain_container_faults
 
@@ -17,6 +18,7 @@ _GIB = 1024**3
 SMALL_SHM_BYTES = _GIB
 SMALL_MEMLOCK_BYTES = 64 * _MIB
 SLOW_READ_BYTES_PER_SECOND = 500_000_000
+LOW_MEMORY = 0.05
 
 
 def check(machine: Machine) -> Iterator[Finding]:
@@ -98,6 +100,15 @@ def _limits(machine: Machine) -> Iterator[Finding]:
                 consequence="NCCL's shared buffers and SGLang's processes fail with bus errors",
                 ansible="container_shm_size",
             )
+        elif limits.shm_available_bytes is not None and limits.shm_available_bytes <= 64 * _MIB:
+            yield Finding(
+                "limits.shm-full",
+                Verdict.FAIL,
+                f"shared memory (/dev/shm) is full: {_size(limits.shm_available_bytes)} of"
+                f" {_size(limits.shm_bytes)} left",
+                "remove what ended processes left there (`ls -l /dev/shm`: nccl-*, sem.*, torch_*)",
+                consequence="NCCL and SGLang's processes cannot make their shared buffers",
+            )
         else:
             yield Finding("limits.shm", Verdict.OK, f"shared memory (/dev/shm) has {_size(limits.shm_bytes)}")
 
@@ -112,6 +123,11 @@ def _docker(machine: Machine) -> Iterator[Finding]:
             "`sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
             ("Found 0 CDI devices",),
             ansible="nvidia_container_toolkit",
+        )
+    elif machine.cdi is not None and docker is None:
+        count = machine.cdi.devices
+        yield Finding(
+            "container.cdi-devices", Verdict.OK, f"{count} CDI device{'s' if count != 1 else ''} defined"
         )
     if docker is None:
         return
@@ -237,6 +253,28 @@ def _environment(environment: dict[str, str]) -> Iterator[Finding]:
         yield finding(
             "NVIDIA_VISIBLE_DEVICES", Verdict.FAIL, "the container sees no GPUs", "request the GPUs"
         )
+    if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1", "none", "NoDevFiles"):
+        count += 1
+        yield finding(
+            "CUDA_VISIBLE_DEVICES", Verdict.FAIL, "CUDA sees no GPU", "unset it, or name the GPUs (0,1,2,3)"
+        )
+    capabilities = environment.get("NVIDIA_DRIVER_CAPABILITIES", "all").split(",")
+    if not {"all", "compute"} & {word.strip() for word in capabilities}:
+        count += 1
+        yield finding(
+            "NVIDIA_DRIVER_CAPABILITIES",
+            Verdict.FAIL,
+            "without compute the container gets no CUDA library",
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
+    if environment.get("SGLANG_SIMULATE_ACC_LEN", "-1") not in ("", "-1", "0"):
+        count += 1
+        yield finding(
+            "SGLANG_SIMULATE_ACC_LEN",
+            Verdict.WARN,
+            "the accept length is made up, and so is every speed measured with it",
+            "unset it",
+        )
     channels = environment.get("NCCL_MAX_NCHANNELS", "")
     if channels.isascii() and channels.isdigit() and int(channels[:6]) <= 2:
         count += 1
@@ -254,7 +292,7 @@ def _nccl_builds(machine: Machine) -> Iterator[Finding]:
     for builds in machine.nccl_builds:
         versions = sorted({version for _, version in builds.packages})
         names = sorted({name for name, _ in builds.packages})
-        folders = sorted({path.rsplit("/", 1)[0] for path in builds.files})
+        folders = sorted({_folder(path) for path in builds.files})
         if builds.mapped and len(folders) > 1:
             yield Finding(
                 "nccl.two-builds-loaded",
@@ -277,6 +315,12 @@ def _nccl_builds(machine: Machine) -> Iterator[Finding]:
             yield Finding("nccl.builds", Verdict.OK, f"one NCCL build ({', '.join(versions) or folders[0]})")
 
 
+def _folder(path: str) -> str:
+    # /lib is a link to /usr/lib on today's systems: one place, two names.
+    folder = path.rsplit("/", 1)[0]
+    return f"/usr{folder}" if folder.startswith(("/lib/", "/lib64")) or folder == "/lib" else folder
+
+
 def _storage(machine: Machine) -> Iterator[Finding]:
     storage = machine.storage
     if storage is None:
@@ -293,6 +337,7 @@ def _storage(machine: Machine) -> Iterator[Finding]:
     elif storage.file_systems:
         most = max(storage.file_systems, key=lambda system: system.free_bytes)
         yield Finding("disk", Verdict.OK, f"most room on {most.mount}: {_size(most.free_bytes)} free")
+    yield from _memory(storage)
     if storage.read_bytes_per_second is not None:
         speed = storage.read_bytes_per_second
         slow = speed < SLOW_READ_BYTES_PER_SECOND
@@ -302,6 +347,23 @@ def _storage(machine: Machine) -> Iterator[Finding]:
             f"weights read at {speed / 1e9:.2f} GB/s: 550 GB take {550e9 / max(speed, 1) / 60:.0f} minutes",
             "put the weights on local NVMe" if slow else None,
         )
+
+
+def _memory(storage: StorageFacts) -> Iterator[Finding]:
+    available, total = storage.memory_available_bytes, storage.memory_total_bytes
+    if available is None or not total:
+        return
+    text = f"{_size(available)} of {_size(total)} memory available"
+    if available < LOW_MEMORY * total:
+        yield Finding(
+            "memory.low",
+            Verdict.WARN,
+            f"only {text}",
+            "look who holds it (`ps aux --sort -rss | head`); huge pages and tmpfs count as well",
+            consequence="a load fails or swaps",
+        )
+    else:
+        yield Finding("memory", Verdict.OK, text)
 
 
 def _size(number: int) -> str:

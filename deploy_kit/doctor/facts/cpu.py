@@ -78,15 +78,26 @@ def expand_cpus(text: str) -> list[int]:
 
 
 _KEYS = ("CPU(s)", "Socket(s)", "NUMA node", "Model name", "Hypervisor vendor", "Vendor ID")
+# lscpu speaks the language of its user.
+_GERMAN = {
+    "Liste der Online-CPU(s)": "On-line CPU(s) list",
+    "Liste der Offline-CPU(s)": "Off-line CPU(s) list",
+    "Anbieterkennung": "Vendor ID",
+    "Modellname": "Model name",
+    "Sockel": "Socket(s)",
+    "NUMA-Knoten": "NUMA node(s)",
+    "Hypervisor-Anbieter": "Hypervisor vendor",
+}
 
 
 def parse_lscpu(block: Block) -> CpuFacts | None:
     """Given `lscpu`, return its facts; None when this is no such output."""
     values: dict[str, str] = {}
-    for line in block.lines_with(*_KEYS):
+    for line in block.lines_with(*_KEYS, *_GERMAN):
         key, colon, value = line.partition(":")
         if colon and value.strip():
-            values.setdefault(key.strip(), value.strip())
+            key = re.sub(r"^NUMA-Knoten(?=\d)", "NUMA node", key.strip())
+            values.setdefault(_GERMAN.get(key, key), value.strip())
     numa = {
         int(found[1]): value
         for key, value in values.items()

@@ -23,6 +23,9 @@ class DriverFacts:
 
 
 _PARAMETERS = ("RegistryDwords", "DmaRemapPeerMmio", "EnableResizableBar", "GrdmaPciTopoCheckOverride")
+_WORDS = (
+    "NVRM version: ", "license:", "nouveau ", "nvidia ", "nvidia/", "modprobe: ", "modinfo: ", *_PARAMETERS,
+)  # fmt: skip
 _REFUSED = re.compile(
     r"mod(?:probe|info): (?:ERROR|FATAL): (?:could not insert '?nvidia\w*'?: .*|Module nvidia not found.*)"
 )
@@ -40,7 +43,16 @@ def parse_driver(block: Block) -> DriverFacts | None:
     dkms: dict[str, tuple[str, ...]] = {}
     parameters: dict[str, str] = {}
     asks_license = "modinfo" in block.title and "license" in block.title
-    words = ("NVRM version: ", "license:", "nouveau", "nvidia", "modprobe: ", "modinfo: ", *_PARAMETERS)
+    words = (
+        "NVRM version: ",
+        "license:",
+        "nouveau ",
+        "nvidia ",
+        "nvidia/",
+        "modprobe: ",
+        "modinfo: ",
+        *_PARAMETERS,
+    )
     for line in block.lines if asks_license else block.lines_with(*words):
         text = line.strip()
         if found := re.search(r"NVRM version: NVIDIA UNIX (Open )?.*?(\d{3}\.[\d.]+)", text):

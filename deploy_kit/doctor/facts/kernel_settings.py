@@ -73,6 +73,10 @@ class KernelSettings:
 
 
 _GOVERNORS = {"performance", "powersave", "schedutil", "ondemand", "conservative", "userspace"}
+# sysfs with the file's name; cpupower, which speaks the language of its user.
+_GOVERNOR = re.compile(r'(?:scaling_governor\s*[:=]\s*|(?:The governor|Der Regler) ")(\w+)')
+# A governor alone on its line; `sort | uniq -c` puts a number before it.
+_COUNTED = re.compile(rf"(?:\d{{1,5}}\s+)?({'|'.join(sorted(_GOVERNORS))})")
 _SETTING_WORDS = ("numa_balancing", "uvm_disable_hmm", "[default]", *sorted(_GOVERNORS))
 
 
@@ -93,10 +97,8 @@ def parse_settings(block: Block) -> KernelSettings | None:
             hmm = found[1] in "1Yy"
         elif "uvm_disable_hmm" in block.title and re.fullmatch(r"[01YN]", text):
             hmm = text in "1Y"
-        elif found := re.search(r'(?:scaling_governor\s*[:=]\s*|The governor ")(\w+)', text):
+        elif found := _GOVERNOR.search(text) or _COUNTED.fullmatch(text):
             governors.append(found[1])
-        elif text in _GOVERNORS:
-            governors.append(text)
         elif found := re.fullmatch(
             r"(?:\w+ )*\[(default|performance|powersave|powersupersave)\](?: \w+)*", text
         ):

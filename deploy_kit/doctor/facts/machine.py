@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deploy_kit.doctor.blocks import Block
 from deploy_kit.doctor.facts.containers import CdiFacts, DockerFacts, parse_cdi, parse_docker
@@ -230,11 +230,7 @@ def _merge_gpus(outputs: list[SmiFacts]) -> list[Gpu]:
 
 
 def _merge_gpu(first: Gpu, second: Gpu) -> Gpu:
-    changes = {
-        name: value
-        for name, value in vars(second).items()
-        if vars(first).get(name) in (None, (), False) and value not in (None, (), False)
-    }
+    changes = _gaps_filled(_NOTHING_OF_A_GPU, first, second)
     return replace(first, **changes) if changes else first
 
 
@@ -242,12 +238,21 @@ def _merge(first: Merged | None, second: Merged | None) -> Merged | None:
     """Return `first` with its gaps filled from `second`."""
     if first is None or second is None:
         return first or second
-    changes = {
+    return replace(first, **_gaps_filled(type(first)(), first, second))
+
+
+def _gaps_filled(nothing: object, first: object, second: object) -> dict[str, Any]:
+    """Return what `second` knows and `first` does not: "off" and 0 are knowledge where None means that it was
+    not read."""
+    unread = vars(nothing)
+    return {
         name: value
         for name, value in vars(second).items()
-        if vars(first).get(name) in (None, (), {}, False) and value not in (None, (), {}, False)
+        if value != unread[name] and vars(first)[name] == unread[name]
     }
-    return replace(first, **changes)
+
+
+_NOTHING_OF_A_GPU = Gpu()
 
 
 def _merge_logs(logs: list[KernelLog]) -> KernelLog | None:

@@ -18,7 +18,12 @@ class NcclBuilds:
 
 
 _FILE = re.compile(r"(/\S*libnccl\.so(?:\.[\d.]+)?)\b")
-_PACKAGE = re.compile(r"\s*(nvidia[-_]nccl[-_]cu\d+|nccl|libnccl2?)(?:\s+|==|/\S*\s+)(\d[\w.+-]*)")
+# pip, conda, apt; dpkg puts a state before the name and may put the architecture behind it; rpm joins all.
+_PACKAGE = re.compile(
+    r"\s*(?:[hi]i\s+)?(nvidia[-_]nccl[-_]cu\d+|nccl|libnccl2?)(?::\w+)?(?:\s+|==|/\S*\s+|-(?=\d))(\d[\w.+-]*)"
+)
+# Files inside images are no part of this machine's environment.
+_IN_IMAGES = ("/overlay2/", "/snapshots/", "/containers/storage/")
 _MAPS = re.compile(r"^[0-9a-f]+-[0-9a-f]+ [rwxps-]{4} ")
 
 
@@ -32,6 +37,8 @@ def parse_nccl_builds(block: Block) -> NcclBuilds | None:
             continue
         if found := _PACKAGE.match(line):
             packages[found[1].replace("_", "-")] = found[2]
+        if any(place in line for place in _IN_IMAGES):
+            continue
         places = (_FILE.search(word) for word in line.split() if "libnccl.so" in word)
         if found := next(filter(None, places), None):
             files[found[1]] = None

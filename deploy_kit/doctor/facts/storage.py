@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass, field
 
 from deploy_kit.doctor.blocks import Block
+from deploy_kit.doctor.facts import df
 
-_UNITS = {"": 1024, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
-_DF = re.compile(
-    r"^(?P<device>\S+)(?:\s+(?:ext4|xfs|btrfs|zfs|overlay|nfs4?))?\s+(?P<size>[\d.]+)(?P<su>[KMGTP]?)i?B?\s+[\d.]+[KMGTP]?i?B?\s+"
-    r"(?P<free>[\d.]+)(?P<fu>[KMGTP]?)i?B?\s+(?P<use>\d{1,3})%\s+(?P<mount>/\S*)$"
-)
-_DD = re.compile(r"bytes .*copied, [\d.]+ s, ([\d.]+) ([KMG])B/s")
-_FIO = re.compile(r"READ: bw=([\d.]+)([KMG])i?B/s")
+_DD = re.compile(r"[Bb]ytes .*(?:copied|kopiert), [\d.,]+ s, (?P<speed>[\d.,]+) (?P<unit>[kKMG])B/s")
+_FIO = re.compile(r"READ: bw=(?P<speed>[\d.]+)(?P<unit>[kKMG])i?B/s")
+# total, used, free, shared, buff/cache, available
+_FREE = re.compile(r"(?:Mem|Speicher):\s+(?P<total>\S+)(?:\s+\S+){4}\s+(?P<available>\S+)$")
+_FREE_AMOUNT = re.compile(r"(?P<number>\d[\d.,]*)(?P<unit>[BKMGTP]?)i?B?")
+_FREE_UNITS = {"b": "B", "k": "K", "m": "M", "g": "G"}
+# Full by nature (images of packages, optical disks) or no place for weights.
+_NO_DISK = ("/dev/loop", "/dev/sr", "tmpfs", "devtmpfs", "udev", "efivarfs", "shm", "none")
 
 
 @dataclass(frozen=True)
@@ -38,30 +40,33 @@ class StorageFacts:
 
 def parse_storage(block: Block) -> StorageFacts | None:
     """Given df, dd, fio, free or /proc/meminfo, return what was read."""
-    systems = []
     speed = available = total = None
-    for line in block.lines_with("% ", "%\t", "copied, ", "READ: bw=", "MemAvailable:", "MemTotal:"):
+    for line in block.lines_with(
+        "copied, ", "kopiert, ", "READ: bw=", "MemAvailable:", "MemTotal:", "Mem:", "Speicher:"
+    ):
         text = line.strip()
-        if found := _DF.match(text):
-            size, free = _bytes(found["size"], found["su"]), _bytes(found["free"], found["fu"])
-            if size is not None and free is not None and found["mount"] != "/dev/shm":  # noqa: S108
-                systems.append(FileSystem(found["mount"], size, free, int(found["use"])))
-        elif found := _DD.search(text) or _FIO.search(text):
-            scale = {"K": 10**3, "M": 10**6, "G": 10**9}[found[2]]
-            speed = None if (number := _float(found[1])) is None else int(number * scale)
+        if found := _DD.search(text) or _FIO.search(text):
+            scale = {"K": 10**3, "M": 10**6, "G": 10**9}[found["unit"].upper()]
+            speed = None if (number := df.decimal(found["speed"])) is None else int(number * scale)
         elif found := re.match(r"Mem(Available|Total):\s+(\d{1,15}) kB", text, re.ASCII):
             if found[1] == "Total":
                 total = int(found[2]) * 1024
             else:
                 available = int(found[2]) * 1024
-    facts = StorageFacts(tuple(systems), speed, available, total)
+        elif found := _FREE.match(text):
+            asked = re.search(r"\bfree\s+-\w*([bkmg])", block.title)
+            unit = _FREE_UNITS[asked[1]] if asked else "K"
+            total, available = _amount(found["total"], unit), _amount(found["available"], unit)
+    systems = tuple(
+        FileSystem(row.mount, row.size_bytes, row.free_bytes, row.used_percent)
+        for row in df.rows(block)
+        if row.mount != "/dev/shm" and not row.device.startswith(_NO_DISK)  # noqa: S108
+    )
+    facts = StorageFacts(systems, speed, available, total)
     return None if facts == StorageFacts() else facts
 
 
-def _float(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d{1,15}(?:\.\d{1,6})?", text, re.ASCII) else None
-
-
-def _bytes(number: str, unit: str) -> int | None:
-    value = _float(number)
-    return None if value is None else int(value * _UNITS[unit])
+def _amount(text: str, unit: str) -> int | None:
+    found = _FREE_AMOUNT.fullmatch(text)
+    number = df.decimal(found["number"]) if found else None
+    return None if found is None or number is None else int(number * df.UNITS[found["unit"] or unit])
