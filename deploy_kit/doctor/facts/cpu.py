@@ -93,7 +93,8 @@ _GERMAN = {
 def parse_lscpu(block: Block) -> CpuFacts | None:
     """Given `lscpu`, return its facts; None when this is no such output."""
     values: dict[str, str] = {}
-    for line in block.lines_with(*_KEYS, *_GERMAN):
+    german = _GERMAN if block.has("Sockel:", "NUMA-Knoten", "Anbieterkennung") else ()
+    for line in block.lines_with(*_KEYS, *german):
         key, colon, value = line.partition(":")
         if colon and value.strip():
             key = re.sub(r"^NUMA-Knoten(?=\d)", "NUMA node", key.strip())
