@@ -42,6 +42,7 @@ RELEASE_LABEL = "io.deploy-kit.release"
 # Freed when the disk is full, so that the state can still be written.
 RESERVE_BYTES = 256 * 1024
 STOP_SECONDS = 75
+STOP_LOOK_SECONDS = 5.0  # how often it is asked whether dockerd lives, while it stops a container
 ENGINE_PORT = 30000  # inside the container, docker/compose.yaml
 # A start that ends this often within a trial is not going to succeed.
 TRIAL_STARTS = 3
@@ -430,23 +431,25 @@ def run(host: Host) -> int:
     facts = host.facts(name)
     compose = host.compose(facts)
     stopping: list[int] = []
+    asking: list[subprocess.Popen[str]] = []
 
     def stop(number: int, _frame: object) -> None:
         stopping.append(number)
-        # Not by Compose: it takes seconds to begin on a busy machine. The next start removes what is left.
-        subprocess.run(["docker", "stop", "--time", str(STOP_SECONDS), container(facts)], check=False)
+        if not stop_container(container(facts)):
+            for child in asking:
+                child.kill()  # it waits for a dockerd that will not come before we have ended
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     wait_for_docker(stopping)
     remove_others(name)
     print(f"starting {name}: {facts['profile']} from {facts['image']}", flush=True)
-    up = subprocess.run([*compose, "up", "--detach", "--no-build", facts["service"]], check=False)
+    code, _ = ask([*compose, "up", "--detach", "--no-build", facts["service"]], asking)
     if stopping:
         return 0
-    if up.returncode != 0:
-        return up.returncode or 1
-    _, text = output(["docker", "wait", container(facts)])
+    if code != 0:
+        return code
+    _, text = ask(["docker", "wait", container(facts)], asking, keep=True)
     if stopping:
         return 0
     try:
@@ -458,10 +461,44 @@ def run(host: Host) -> int:
     return ended if 0 <= ended < 128 else 1
 
 
+def ask(
+    command: Sequence[str], asking: list[subprocess.Popen[str]], *, keep: bool = False
+) -> tuple[int, str]:
+    """Run a command that a signal handler may end: it finds it in `asking`. Return its exit code, and with
+    `keep` what it said."""
+    child = subprocess.Popen(list(command), stdout=subprocess.PIPE if keep else None, text=True)
+    asking[:] = [child]
+    text, _ = child.communicate()
+    return child.returncode, text or ""
+
+
+def stop_container(name: str) -> bool:
+    """Stop a container; return False, at once, when dockerd is down.
+
+    systemd starts dockerd only once we have ended, and its socket, which systemd holds meanwhile, would let
+    us wait for an answer until we are killed.
+    """
+    # Not by Compose: it takes seconds to begin on a busy machine. The next start removes what is left.
+    asked = subprocess.Popen(["docker", "stop", "--time", str(STOP_SECONDS), name])
+    while True:
+        try:
+            return asked.wait(timeout=STOP_LOOK_SECONDS) == 0 or docker_answers()
+        except subprocess.TimeoutExpired:
+            if not docker_answers():
+                asked.kill()
+                asked.wait()
+                return False
+
+
+def docker_answers() -> bool:
+    """Whether dockerd answers now."""
+    return output(["docker", "version", "--format", "{{.Server.Version}}"], timeout=20)[0] == 0
+
+
 def wait_for_docker(stopping: Sequence[int], seconds: float = 600.0) -> None:
     """Wait until Docker answers."""
     deadline = time.monotonic() + seconds
-    while output(["docker", "version", "--format", "{{.Server.Version}}"], timeout=20)[0] != 0:
+    while not docker_answers():
         if stopping or time.monotonic() > deadline:
             raise AgentError("Docker does not answer", 10)
         time.sleep(1)

@@ -2,6 +2,9 @@
 
 import errno
 import json
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +177,44 @@ def test_the_unit_names_the_exit_codes_of_the_documentation() -> None:
     root = Path(__file__).parents[3]
     codes = yaml.safe_load((root / "ansible/roles/roll/vars/main.yml").read_text())["roll_no_restart_codes"]
     assert codes == [int(code) for code in ExitCode if 40 <= int(code) < 60]
+
+
+def stand_in_docker(folder: Path, *, stop: str, version: str) -> None:
+    """A STAND-IN for the docker command: shell words for what `stop` and `version` do."""
+    program = folder / "docker"
+    program.write_text(f'#!/bin/sh\ncase "$1" in\n  stop) {stop} ;;\n  version) {version} ;;\nesac\n')
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("stop", "version", "stopped"),
+    [
+        ("exit 0", "exit 1", True),
+        ("sleep 0.4", "exit 0", True),  # takes its time, and dockerd lives
+        ("exec sleep 60", "exit 1", False),  # its socket lets us wait, and nobody is behind it
+        ("exit 1", "exit 1", False),  # it went away while we asked
+        ("exit 1", "exit 0", True),  # no such container
+    ],
+)
+def test_a_dockerd_that_is_down_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str, version: str, stopped: bool
+) -> None:
+    stand_in_docker(tmp_path, stop=stop, version=version)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(host_agent, "STOP_LOOK_SECONDS", 0.1)
+    began = time.monotonic()
+    assert host_agent.stop_container("engine") is stopped
+    assert time.monotonic() - began < 30
+
+
+def test_what_a_signal_handler_ends_returns(tmp_path: Path) -> None:
+    asking: list[Any] = []
+
+    def end() -> None:
+        asking[0].kill()
+
+    threading.Timer(0.3, end).start()
+    code, said = host_agent.ask(["sleep", "60"], asking, keep=True)
+    assert code < 0
+    assert said == ""
+    assert host_agent.ask(["echo", "3"], asking, keep=True) == (0, "3\n")
