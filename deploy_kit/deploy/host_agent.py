@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -444,12 +445,20 @@ def run(host: Host) -> int:
     wait_for_docker(stopping)
     remove_others(name)
     print(f"starting {name}: {facts['profile']} from {facts['image']}", flush=True)
-    code, _ = ask([*compose, "up", "--detach", "--no-build", facts["service"]], asking)
+    up = [*compose, "up", "--detach", "--no-build", facts["service"]]
+    code, text = ask(up, asking)
+    print(text, end="", flush=True)
+    if code != 0 and not stopping and (stuck := stuck_port(text)):
+        print(f"Docker holds port {stuck}, and nobody listens there: restarting Docker once", flush=True)
+        output(["systemctl", "restart", "docker.service"], timeout=180)
+        wait_for_docker(stopping)
+        code, text = ask(up, asking)
+        print(text, end="", flush=True)
     if stopping:
         return 0
     if code != 0:
         return code
-    _, text = ask(["docker", "wait", container(facts)], asking, keep=True)
+    _, text = ask(["docker", "wait", container(facts)], asking)
     if stopping:
         return 0
     try:
@@ -461,15 +470,34 @@ def run(host: Host) -> int:
     return ended if 0 <= ended < 128 else 1
 
 
-def ask(
-    command: Sequence[str], asking: list[subprocess.Popen[str]], *, keep: bool = False
-) -> tuple[int, str]:
-    """Run a command that a signal handler may end: it finds it in `asking`. Return its exit code, and with
-    `keep` what it said."""
-    child = subprocess.Popen(list(command), stdout=subprocess.PIPE if keep else None, text=True)
+def ask(command: Sequence[str], asking: list[subprocess.Popen[str]]) -> tuple[int, str]:
+    """Run a command that a signal handler may end: it finds it in `asking`. Return its exit code and what it
+    said."""
+    child = subprocess.Popen(
+        list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
     asking[:] = [child]
     text, _ = child.communicate()
     return child.returncode, text or ""
+
+
+def stuck_port(said: str) -> int | None:
+    """Given what a failed start said, return the port that Docker calls allocated although nobody has it.
+
+    A dockerd that was killed while it started a container holds it so until it is started once more.
+    """
+    found = re.search(r"Bind for (\S+):(\d+) failed: port is already allocated", said)
+    if found is None:
+        return None
+    address, port = found[1].strip("[]"), int(found[2])
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+        except OSError:
+            return None
+    return port
 
 
 def stop_container(name: str) -> bool:

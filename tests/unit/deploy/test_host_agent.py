@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -214,7 +215,24 @@ def test_what_a_signal_handler_ends_returns(tmp_path: Path) -> None:
         asking[0].kill()
 
     threading.Timer(0.3, end).start()
-    code, said = host_agent.ask(["sleep", "60"], asking, keep=True)
+    code, said = host_agent.ask(["sleep", "60"], asking)
     assert code < 0
     assert said == ""
-    assert host_agent.ask(["echo", "3"], asking, keep=True) == (0, "3\n")
+    assert host_agent.ask(["echo", "3"], asking) == (0, "3\n")
+
+
+SAID = (
+    "Error response from daemon: driver failed programming external connectivity on endpoint "
+    "deploy-kit-kimi-baseline-1 (4022f479): Bind for {}:{} failed: port is already allocated"
+)
+
+
+def test_a_port_that_only_docker_holds_is_told_from_one_that_somebody_has() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        assert host_agent.stuck_port(SAID.format("127.0.0.1", port)) is None
+    assert host_agent.stuck_port(SAID.format("127.0.0.1", port)) == port
+    assert host_agent.stuck_port(SAID.format("[::1]", port)) in (port, None)  # None: a machine without IPv6
+    assert host_agent.stuck_port("Error response from daemon: no such image") is None
