@@ -55,7 +55,7 @@ class ComposeRunner:
                 start_seconds=time.monotonic() - began,
                 api_key=read_key(Path(str(report["api_key_file"]))) if report.get("api_key_file") else None,
                 failure=lambda: _ended(service),
-                levers_off=_levers_off(service),
+                levers_off=lambda: _levers_off(service),
             )
         finally:
             stop_engines(say)

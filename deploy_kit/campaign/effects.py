@@ -20,6 +20,7 @@ METRICS: tuple[Metric, ...] = (
 Pair = tuple[Cell, Cell]  # base, lever
 # An interval around 1 that is wider than so many times the least effect that counts tells nothing.
 _TELLING = 5
+_TELLING_AT_LEAST = 0.05
 
 
 def pairs_of(cells: Sequence[Cell], step: str) -> list[Pair]:
@@ -113,7 +114,8 @@ def judge(effects: Sequence[Effect], schedule: Schedule) -> tuple[Verdict, str]:
     if speed.interval[0] > 1 or speed.interval[1] < 1:
         kind = "gain" if speed.ratio >= 1 else "loss"
         return "no measurable effect", f"{text}: a {kind} of less than the {least * 100:g} % that counts"
-    if speed.interval[0] < 1 - _TELLING * least or speed.interval[1] > 1 + _TELLING * least:
+    telling = max(_TELLING * least, _TELLING_AT_LEAST)
+    if speed.interval[0] < 1 - telling or speed.interval[1] > 1 + telling:
         return "unknown", f"{text}: too wide to tell from {speed.pairs} pairs{_sure_of_the_cycle(effects)}"
     return "no measurable effect", text
 

@@ -55,9 +55,8 @@ class RunningEngine:
     start_seconds: float
     api_key: str | None = field(default=None, repr=False)
     failure: Callable[[], EngineFailure | None] = lambda: None
-    levers_off: Mapping[str, str] = field(
-        default_factory=dict
-    )  # lever → the line by which the engine says so
+    # Lever → the line by which the engine said, up to now, that it leaves it off.
+    levers_off: Callable[[], Mapping[str, str]] = dict
 
 
 class EngineRunner(Protocol):
@@ -141,13 +140,13 @@ class ServeRunner:
                 preexec_fn=_end_with_parent,  # noqa: PLW1509  (it only calls prctl)
             )
         try:
-            state = self._wait_until_ready(process, folder, began, say)
+            self._wait_until_ready(process, folder, began, say)
             yield RunningEngine(
                 url=f"http://{self.address}:{plan.port}",
                 start_seconds=time.monotonic() - began,
                 api_key=_read_key(self.settings.api_key_file),
                 failure=lambda: None if process.poll() is None else failure_of(folder, process.returncode),
-                levers_off=dict(state.details.get("levers_off") or {}),
+                levers_off=lambda: levers_off_of(read_state(folder)),
             )
         finally:
             say("stopping the engine")
@@ -173,7 +172,7 @@ class ServeRunner:
 
     def _wait_until_ready(
         self, process: subprocess.Popen[bytes], folder: Path, began: float, say: Say
-    ) -> EngineState:
+    ) -> None:
         said = ""
         while True:
             code = process.poll()
@@ -181,7 +180,7 @@ class ServeRunner:
             if code is not None:
                 raise failure_of(folder, code)
             if state is not None and state.ready:
-                return state
+                return
             waited = time.monotonic() - began
             if waited > self.schedule.start_limit_seconds:
                 raise _too_slow(state, self.schedule.start_limit_seconds)
@@ -201,10 +200,15 @@ class ServeRunner:
                 process.wait(timeout=KILL_AFTER_SECONDS)
 
 
+def levers_off_of(state: EngineState | None) -> dict[str, str]:
+    """Given a state file's content, return the levers that the engine leaves off, each with its line."""
+    return {} if state is None else dict(state.details.get("levers_off") or {})
+
+
 def refuse_levers_off(engine: RunningEngine) -> None:
     """Raise `EngineFailure` when the engine runs without a lever of its plan: measured would be the plan
     without it, under the lever's name."""
-    for lever, line in engine.levers_off.items():
+    for lever, line in engine.levers_off().items():
         raise EngineFailure(
             cause=f"the engine leaves lever {lever} off, and serves on without it",
             cause_id=LEVER_OFF,

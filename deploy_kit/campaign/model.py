@@ -62,7 +62,7 @@ class BenchPart(Strict):
 class Schedule(Strict):
     """How often, how long, and what counts as an effect."""
 
-    repeats: int = Field(default=3, ge=1)  # A/B pairs of each lever; an interval needs two
+    repeats: int = Field(default=3, ge=1, le=1000)  # A/B pairs of each lever; an interval needs two
     start_limit_seconds: int = Field(default=3600, ge=1)  # a start that takes longer counts as hung
     stalled_seconds: int = Field(default=900, ge=1)  # so does one in which nothing advances for so long
     expected_start_seconds: int | None = Field(default=None, ge=1)  # until a start of this campaign tells

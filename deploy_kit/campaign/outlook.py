@@ -50,7 +50,11 @@ def conclusion(state: CampaignState) -> str:
     """Given a state with nothing left to do, return what was found in one sentence."""
     if not state.winners:
         tried = sum(1 for result in state.levers if result.outcome == "done")
-        return f"no lever helps measurably: {tried} of {len(state.levers)} were measured"
+        untold = [
+            result.name for result in state.levers if result.verdict == "unknown" and result.outcome == "done"
+        ]
+        rest = f"; too uncertain to tell: {', '.join(untold)}" if untold else ""
+        return f"no lever is known to help: {tried} of {len(state.levers)} were measured{rest}"
     if state.combined is None:
         best = next(result for result in state.levers if result.name == state.winners[0])
         only = (

@@ -13,7 +13,7 @@ from typing import Any
 from deploy_kit.campaign.model import LeverStep, ProbeResult
 from deploy_kit.exit_codes import ExitCode
 
-LIMIT_SECONDS = 600.0
+LIMIT_SECONDS = 1200.0  # beyond what the probe itself gives a first compilation
 _VERDICTS = (ExitCode.OK, ExitCode.VERDICT_WARN, ExitCode.VERDICT_FAIL, ExitCode.VERDICT_UNKNOWN)
 
 Prober = Callable[[LeverStep, Path], ProbeResult]  # the step, and the folder its receipt goes to

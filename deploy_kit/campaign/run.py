@@ -239,6 +239,7 @@ class _Campaign:
             failure = engine.failure()
             if failure is not None:
                 raise failure
+            refuse_levers_off(engine)  # it may say so when it first needs what the lever brings
             refuse_errors(receipt)
             # On disk while the engine still runs: stopping it takes a minute in which much can happen.
             self._folder.keep(lambda: write_receipt(self._folder.receipts, receipt))

@@ -187,6 +187,7 @@ class Group:
         for rank in self._ranks:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(rank.process.pid, signal.SIGKILL)
+        _kill_sessions({rank.process.pid for rank in self._ranks})
         left = []
         deadline = time.monotonic() + 10
         for rank in self._ranks:
@@ -244,3 +245,13 @@ class Group:
                 outcome.status, outcome.step, outcome.ranks, outcome.cause + stuck, outcome.evidence
             )
         raise GroupFailedError(outcome)
+
+
+def _kill_sessions(leaders: set[int]) -> None:
+    """Kill what the ranks started: a compiler's jobs have process groups of their own, but stay in the
+    session that each rank leads."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        # "pid (name) state ppid pgrp session …", and a name may hold anything.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if int(stat.read_text().rpartition(")")[2].split()[3]) in leaders:
+                os.kill(int(stat.parent.name), signal.SIGKILL)

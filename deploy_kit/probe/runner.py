@@ -161,6 +161,7 @@ class Runner:
         self.name_ratios: dict[str, dict[int, float]] = {}
         self._searching = False  # only a search has a budget
         self._preparing: dict[str, float] = {}  # candidate → when it was told to import and compile
+        self._pending: list[Candidate] = []  # those of them that were not taken up yet
         self._held_against: str | None = None
         # What things took last, for the budget.
         self._start_seconds = 0.0
@@ -184,6 +185,7 @@ class Runner:
                     self.notes.append("the budget ended before the search converged")
                     break
                 self._screen(wave, keep=self._together() - 1)
+            self._screen([], keep=self._together() - 1, wait=True)
             self._final()
             return self._result(facts)
         finally:
@@ -200,7 +202,7 @@ class Runner:
                 else:
                     self._rounds(list(self.groups), "final", self.settings.final_rounds)
             else:
-                self._screen(candidates, keep=self._together() - 1)
+                self._screen(candidates, keep=self._together() - 1, wait=True)
                 self._final()
             return self._result(facts)
         finally:
@@ -216,22 +218,25 @@ class Runner:
 
     # --- stages ------------------------------------------------------------------------------------------
 
-    def _screen(self, candidates: Sequence[Candidate], keep: int) -> None:
-        """Prepare candidates in waves, measure each wave interleaved with the anchor, keep the promising."""
+    def _screen(self, candidates: Sequence[Candidate], keep: int, *, wait: bool = False) -> None:
+        """Prepare candidates in waves, measure each wave interleaved with the anchor, keep the promising.
+
+        What still imports or compiles is taken up by a later call when it is done; `wait`: by this one.
+        """
         todo = list(candidates)
-        pending: list[Candidate] = []  # started, still importing or compiling
-        while todo or pending:
-            room = max(1, self._together() - len(self.groups))
-            wave, todo = todo[:room], todo[room:]
+        while todo or (
+            self._pending and (wait or any(self.groups[c.name].is_settled for c in self._pending))
+        ):
+            wave, todo = self._next_wave(todo)
             began = time.monotonic()
-            started = [*pending, *(self._started(wave) if wave else [])]
+            started = [*self._pending, *(self._started(wave) if wave else [])]
             if wave:
                 self._start_seconds = time.monotonic() - began
             over_at = time.monotonic()
-            # What compiles meanwhile holds nobody up, until nothing else is left.
+            # What compiles meanwhile holds nobody up, until nothing else is left or fits beside it.
             quick = any(candidate.name not in self._preparing for candidate in started)
-            prepared = self._importing_over(started, wait=not todo and not quick)
-            pending = [c for c in started if c.name in self._preparing]
+            prepared = self._importing_over(started, wait=not quick and (wait or bool(todo)))
+            self._pending = [c for c in started if c.name in self._preparing]
             names = [candidate.name for candidate in self._join_and_check(prepared)]
             if not names:
                 continue
@@ -241,7 +246,21 @@ class Runner:
             self._rounds(measured, stage, self.settings.screening_rounds)
             self._note_ratios(measured, stage)
             self._candidate_seconds = (time.monotonic() - over_at) / len(prepared)
-            self._drop_slow(max(2, self._together() // 2) if todo or pending else keep)
+            self._drop_slow(max(2, self._together() // 2) if todo else keep)
+
+    def _next_wave(self, todo: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+        """Return what is started next, and the rest: as many as fit beside what is alive, of those that
+        compile at most half, since they stay until they are done."""
+        together = self._together()
+        room = max(1, together - len(self.groups))
+        slow_room = max(1, together // 2) - len(self._preparing)
+        wave: list[Candidate] = []
+        rest: list[Candidate] = []
+        for candidate in todo:
+            slow = sum(one.prepares for one in wave)
+            fits = len(wave) < room and not (candidate.prepares and slow >= slow_room)
+            (wave if fits else rest).append(candidate)
+        return wave, rest
 
     def _final(self) -> None:
         names = self._finalists()
@@ -338,7 +357,7 @@ class Runner:
             self.say(f"importing and compiling: {', '.join(c.name for c in pending)}")
         limit_seconds = settings.prepare_limit_seconds
         if self._searching:
-            limit_seconds = min(limit_seconds, max(10.0, self._remaining() - self._reserve()))
+            limit_seconds = min(limit_seconds, max(_POLL_SECONDS, self._remaining() - self._reserve()))
         deadline = time.monotonic() + limit_seconds
         while wait and time.monotonic() < deadline:
             if all(self.groups[c.name].is_settled for c in pending):
@@ -386,12 +405,20 @@ class Runner:
             batch = together[first : first + at_once]
             told_at = self._tell_to_join(batch)
             deadline = told_at + _JOIN_TOGETHER_SECONDS
-            while time.monotonic() < deadline and not all(self.groups[c.name].is_settled for c in batch):
-                time.sleep(_POLL_SECONDS)
-            prompt = [c for c in batch if self.groups[c.name].is_settled]
-            late += [(c, told_at) for c in batch if c not in prompt]
-            joined = [c for c in prompt if self._step(self.records[c.name], "join", told_at=told_at)]
-            right += self._all_checked(joined, len(right))
+            joined: list[Candidate] = []
+            waiting = list(batch)
+            while waiting:
+                for candidate in [c for c in waiting if self.groups[c.name].is_settled]:
+                    waiting.remove(candidate)
+                    if self._step(self.records[candidate.name], "join", told_at=told_at):
+                        joined.append(candidate)
+                if time.monotonic() >= deadline:
+                    break
+                if waiting:
+                    time.sleep(_POLL_SECONDS)
+            late += [(c, told_at) for c in waiting]
+            # In the order in which they were asked for, not in that in which they happened to be ready.
+            right += self._all_checked([c for c in batch if c in joined], len(right))
         for candidate, told_at in late:
             if self._step(self.records[candidate.name], "join", told_at=told_at):
                 right += self._all_checked([candidate], len(right))
@@ -437,13 +464,14 @@ class Runner:
         """Have the ranks do a step, or wait for one that they were told before; return whether all did it."""
         group = self.groups[record.candidate.name]
         began = time.monotonic() if told_at is None else told_at
-        limit_seconds, cut_by_budget = self._limit(record, step)
+        waited = time.monotonic() - began
+        limit_seconds, cut_by_budget = self._limit(record, step, waited)
         try:
             if step == "start":
                 answers = group.started(limit_seconds)
                 record.facts = answers[0]
             elif told_at is not None:
-                answers = group.answers(step, limit_seconds, time.monotonic() - told_at)
+                answers = group.answers(step, limit_seconds, waited)
             else:
                 answers = group.command(step, limit_seconds, **arguments)
         except GroupFailedError as error:
@@ -467,15 +495,18 @@ class Runner:
                 }
         return True
 
-    def _limit(self, record: Record, step: str) -> tuple[float, bool]:
-        """Return how long a step may take, in seconds, and whether a search's budget made it shorter."""
+    def _limit(self, record: Record, step: str, waited_seconds: float = 0.0) -> tuple[float, bool]:
+        """Return how long a step may take, in seconds from when it was told (`waited_seconds` ago), and
+        whether a search's budget made it shorter."""
         if step == "start":
             return self.settings.start_limit_seconds, False
         if step != "join" or record.candidate.path == "process-group":
             return self.settings.step_limit_seconds, False
         # Implementations with buffers to share and tactics to tune take longer to join.
         wanted = self.settings.step_limit_seconds * _PATIENCE
-        left = max(10.0, self._remaining() - self._reserve()) if self._searching else wanted
+        if not self._searching:
+            return wanted, False
+        left = waited_seconds + max(10.0 - waited_seconds, self._remaining() - self._reserve(), 0.0)
         return min(wanted, left), left < wanted
 
     def _fail(self, record: Record, outcome: Outcome) -> None:

@@ -12,6 +12,7 @@ from deploy_kit.configs.schema import Lever
 
 _MAX_LINE_BYTES = 8192  # of a line without an end, the last so many are kept
 _MAX_SAID = 300
+_SAID_BEFORE = 120  # of it before the text: time stamp, rank, class
 
 
 class LeversOff:
@@ -36,8 +37,10 @@ class LeversOff:
         before = set(self.found)
         for line in lines:
             for lever, texts in self._texts.items():
-                if lever not in self.found and any(text in line for text in texts):
-                    self.found[lever] = line.decode(errors="replace").strip()[-_MAX_SAID:]
+                at = next((line.index(text) for text in texts if text in line), None)
+                if lever not in self.found and at is not None:
+                    start = max(0, at - _SAID_BEFORE)
+                    self.found[lever] = line[start : start + _MAX_SAID].decode(errors="replace").strip()
         return [lever for lever in self.found if lever not in before]
 
 

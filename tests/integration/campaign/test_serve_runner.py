@@ -103,7 +103,7 @@ def test_a_lever_that_the_engine_leaves_off_comes_with_its_line(tmp_path: Path, 
     runner = runner_of(catalog)
     plan = plan_of(catalog, runner, "inert")
     with runner.running(plan, tmp_path / "start", lambda what: None) as engine:
-        assert engine.levers_off == {"inert": "it is disabled here"}
+        assert engine.levers_off() == {"inert": "it is disabled here"}
         with pytest.raises(EngineFailure) as caught:
             refuse_levers_off(engine)
     assert caught.value.cause_id == "lever-off"

@@ -64,7 +64,7 @@ def test_every_lever_says_what_it_is_for(name: str) -> None:
 def test_the_lines_by_which_sglang_leaves_a_lever_off_are_its_own(name: str) -> None:
     logged = [
         constant.value
-        for path in ("srt/distributed/device_communicators", "srt/layers")
+        for path in ("srt/distributed", "srt/distributed/device_communicators", "srt/layers")
         for constant in texts_of_python(path)
     ]
     for text in lever(name).off_when_logged:

@@ -73,7 +73,8 @@ def prepared_of(folder: Path, *levers: str, excludes: dict[str, str] | None = No
 
 @dataclass
 class StandinRunner:
-    """Starts nothing. Levers called crash… do not come up, those called inert… are left off by the engine;
+    """Starts nothing. Levers called crash… do not come up, those called inert… are left off by the engine,
+    those called fades… once it is measured;
     `base_fails` that many starts of the base."""
 
     started: list[str] = field(default_factory=list)  # the levers of each start, joined
@@ -95,7 +96,13 @@ class StandinRunner:
         if not plan.levers and self.base_fails:
             self.base_fails -= 1
             raise EngineFailure("a rank was lost", "rank-lost", None, 32)
-        off = {lever: f"{lever} is disabled here" for lever in plan.levers if lever.startswith("inert")}
+        looks: list[int] = []
+
+        def off() -> dict[str, str]:
+            looks.append(1)
+            seen = ("inert", "fades") if len(looks) > 1 else ("inert",)
+            return {lever: f"{lever} is disabled here" for lever in plan.levers if lever.startswith(seen)}
+
         yield RunningEngine(url="http://127.0.0.1:1", start_seconds=10.0, levers_off=off)
 
 

@@ -56,18 +56,21 @@ def test_levers_are_tried_one_at_a_time_in_turns_then_the_winners_together(tmp_p
     assert "STAND-IN" in describe(state)
 
 
-def test_a_lever_that_the_engine_leaves_off_is_never_measured_under_its_name(tmp_path: Path) -> None:
-    prepared = prepared_of(tmp_path, "inert-kernel", "faster")
+@pytest.mark.parametrize("name", ["inert-kernel", "fades-under-load"])
+def test_a_lever_that_the_engine_leaves_off_is_never_measured_under_its_name(
+    tmp_path: Path, name: str
+) -> None:
+    prepared = prepared_of(tmp_path, name, "faster")
     runner = StandinRunner()
     state = run(prepared, tmp_path / "state", runner)
     inert, faster = state.levers
     assert (inert.outcome, inert.cause_id, inert.verdict) == ("failed", "lever-off", "unknown")
-    assert "leaves lever inert-kernel off" in (inert.cause or "")
-    cell = state.cell("inert-kernel/lever/0")
+    assert f"leaves lever {name} off" in (inert.cause or "")
+    cell = state.cell(f"{name}/lever/0")
     assert cell is not None
     assert cell.measures == []
-    assert cell.evidence == ["inert-kernel is disabled here"]
-    assert runner.started.count("inert-kernel") == 1, "it is not loaded again"
+    assert cell.evidence == [f"{name} is disabled here"]
+    assert runner.started.count(name) == 1, "it is not loaded again"
     assert faster.verdict == "helps"
 
 

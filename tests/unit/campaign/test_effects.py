@@ -110,6 +110,12 @@ def test_few_pairs_that_scatter_tell_nothing_but_what_is_sure_of_the_cycle() -> 
     assert reason.endswith("too wide to tell from 2 pairs")
 
 
+def test_with_no_least_effect_a_tight_interval_around_one_is_a_result() -> None:
+    schedule = Schedule(min_effect_ratio=0.0)
+    verdict, _ = judge(effects_of(pairs((100, 100.3), (100, 99.9), (100, 100.1)), schedule), schedule)
+    assert verdict == "no measurable effect"
+
+
 def test_several_loads_count_alike_and_are_shown_each() -> None:
     cells = [
         cell(side, repeat, measure(10 * factor), measure(1000 * factor, 32))

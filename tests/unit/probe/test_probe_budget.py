@@ -36,7 +36,7 @@ class PlayedGroup:
 
 class PlayedRunner(Runner):
     """Every step costs what it is said to cost, and a latency follows from the candidate's name. `joining`:
-    candidate → seconds that it needs to join."""
+    candidate → seconds that it needs to join; `compiling`: before that."""
 
     def __init__(
         self,
@@ -46,13 +46,17 @@ class PlayedRunner(Runner):
         step: float,
         measure: float,
         joining: Mapping[str, float] | None = None,
+        compiling: Mapping[str, float] | None = None,
+        together: int = 24,
     ) -> None:
+        self.most_alive = 0
         self.now = 0.0
         self.joining = dict(joining or {})
+        self.compiling = dict(compiling or {})
         self.costs = (start, step, measure)
         given = Settings(
             hidden=64, tokens=(1, 64), count=122, ranks=2, backend="nccl", python="none",
-            budget_seconds=budget, together=24,
+            budget_seconds=budget, together=together,
         )  # fmt: skip
         super().__init__(given, lambda _text: None)
         self.started = 0.0
@@ -70,6 +74,10 @@ class PlayedRunner(Runner):
             self.records.setdefault(candidate.name, Record(candidate))
             group = PlayedGroup(self, self.joining.get(candidate.name, 0.0))
             self.groups[candidate.name] = group  # type: ignore[assignment]
+            if candidate.name in self.compiling:
+                self._preparing[candidate.name] = self.now
+                group.settles_at = self.now + self.compiling[candidate.name]
+        self.most_alive = max(self.most_alive, len(self.groups))
         return list(candidates)
 
     def _step(self, record: Record, step: str, *, told_at: float | None = None, **arguments: Any) -> bool:
@@ -77,7 +85,7 @@ class PlayedRunner(Runner):
             self.now += self.costs[1]
             return True
         group: Any = self.groups[record.candidate.name]
-        limit_seconds, _cut = self._limit(record, step)
+        limit_seconds, _cut = self._limit(record, step, self.now - told_at)
         self.now = max(self.now, min(group.settles_at, told_at + limit_seconds))
         if not group.is_settled:
             self._fail(record, Outcome("hang", step))
@@ -141,6 +149,45 @@ def test_one_that_joins_late_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) ->
     # Told at the same time as the others of its batch, and waited for after them.
     quick = PlayedRunner(120, start=12, step=0.4, measure=0.3)
     assert set(searched(monkeypatch, quick).left_out) <= set(run.left_out) | {"sglang-custom"}
+
+
+class WithLandscape(PlayedRunner):
+    """LL, 16 channels and a buffer of 1 MiB each help, and help together."""
+
+    def _measure_once(self, name: str, stage: str, *, eager: bool) -> None:
+        self.now += self.costs[2] * (1.3 if eager else 1.0)
+        self._measure_seconds = self.costs[2]
+        gain = 0.9 ** len({"LL", "16ch", "1mB"}.intersection(name.split("+")))
+        for tokens in self.settings.tokens:
+            self.records[name].add(stage, tokens, [20.0 * gain])
+
+
+def test_a_long_compilation_costs_the_search_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refined(played: PlayedRunner) -> set[str]:
+        run = searched(monkeypatch, played)
+        first = {candidate.name for candidate in first_pass(useful_axes({}))}
+        return {name for name, record in run.records.items() if record.is_ok and name not in first}
+
+    plain = refined(WithLandscape(120, start=5, step=0.1, measure=0.1))
+    slow = WithLandscape(120, start=5, step=0.1, measure=0.1, compiling={"flashinfer-pcie-ipc": 600.0})
+    assert len(refined(slow)) >= 0.8 * len(plain) > 0
+    outcome = slow.records["flashinfer-pcie-ipc"].outcome
+    assert (outcome.status, outcome.step) == ("not-run", "prepare")
+    assert slow.now <= 120 + 15
+    quick = WithLandscape(120, start=5, step=0.1, measure=0.1, compiling={"flashinfer-pcie-ipc": 30.0})
+    refined(quick)
+    assert quick.records["flashinfer-pcie-ipc"].is_ok
+
+
+@given(slow=st.integers(0, 4), together=st.integers(3, 12))
+@hypothesis_settings(max_examples=30, deadline=None)
+def test_what_compiles_keeps_within_what_the_memory_holds(slow: int, together: int) -> None:
+    names = ["flashinfer-pcie-ipc", "flashinfer-fused", "sglang-custom", "mscclpp"][:slow]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        compiling = dict.fromkeys(names, 40.0)
+        played = PlayedRunner(300, start=5, step=0.3, measure=0.3, compiling=compiling, together=together)
+        searched(monkeypatch, played)
+        assert played.most_alive <= together + 1
 
 
 class WithoutDefault(PlayedRunner):

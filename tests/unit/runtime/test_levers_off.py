@@ -57,6 +57,32 @@ def test_every_lever_of_an_all_reduce_says_how_sglang_leaves_it_off() -> None:
     assert {name for name, said in texts.items() if said} == flags
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "custom-allreduce",
+            "Setup Custom allreduce failed with invalid argument. To silence this warning, specify",
+        ),
+        (
+            "custom-allreduce",
+            "CustomAllReduceV2 is disabled because your platform lacks GPU P2P capability or P2P",
+        ),
+        (
+            "torch-symm-mem",
+            "TorchSymmMemCommunicator: World size 3 not supported, communicator is not available.",
+        ),
+        ("pcie-ipc", "FlashInfer PCIe-IPC workspace (max_numel=458752) failed: no; reductions stay on NCCL"),
+        ("fusion", "FlashInfer workspace preflight probe failed (x). Skipping allreduce fusion."),
+    ],
+)
+def test_the_lines_of_real_engines_are_known(name: str, line: str) -> None:
+    off = LeversOff(texts_of(Catalog.find(ROOT / "configs"), [name]))
+    before = "[2026-11-30 14:01:02 TP1] " + "x" * 400 + " "
+    assert off.feed(f"{before}{line}\n".encode()) == [name]
+    assert line[:40] in off.found[name]
+
+
 @pytest.mark.parametrize("name", ["torch-symm-mem", "custom-allreduce", "pcie-ipc", "mscclpp", "fusion"])
 def test_a_healthy_start_says_none_of_it(name: str) -> None:
     catalog = Catalog.find(ROOT / "configs")
