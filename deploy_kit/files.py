@@ -87,6 +87,13 @@ def file_error(doing: str, path: Path, error: OSError) -> DeployKitError:
             else "use a folder you may write to, or run as a user who may",
             exit_code=ExitCode.PERMISSION,
         )
+    if error.errno == errno.ENOENT:
+        return DeployKitError(
+            f"{doing} {path}: {error.strerror}",
+            file=path,
+            remedy="check the path: a relative one begins at the folder in which the command runs",
+            exit_code=ExitCode.INPUT,
+        )
     return DeployKitError(f"{doing} {path}: {error.strerror or error}", file=path, exit_code=ExitCode.INPUT)
 
 
