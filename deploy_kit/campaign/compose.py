@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy_kit.bench.about import read_key
-from deploy_kit.campaign.engines import EngineFailure, RunningEngine, Say
+from deploy_kit.campaign.engines import EngineFailure, RunningEngine, Say, levers_off_of
 from deploy_kit.deploy.checkout import SERVICES, service_of
 from deploy_kit.deploy.compose import ServiceStatus, docker, engine_state, read_status
 from deploy_kit.errors import DeployKitError
@@ -134,7 +134,7 @@ def _levers_off(service: str) -> dict[str, str]:
     for container in engines(read_status()):
         if container.service == service:
             state = (engine_state(container.container) or {}).get("state") or {}
-            return dict((state.get("details") or {}).get("levers_off") or {})
+            return levers_off_of(state.get("details"))
     return {}
 
 

@@ -146,7 +146,7 @@ class ServeRunner:
                 start_seconds=time.monotonic() - began,
                 api_key=_read_key(self.settings.api_key_file),
                 failure=lambda: None if process.poll() is None else failure_of(folder, process.returncode),
-                levers_off=lambda: levers_off_of(read_state(folder)),
+                levers_off=lambda: levers_off_of(getattr(read_state(folder), "details", None)),
             )
         finally:
             say("stopping the engine")
@@ -200,9 +200,9 @@ class ServeRunner:
                 process.wait(timeout=KILL_AFTER_SECONDS)
 
 
-def levers_off_of(state: EngineState | None) -> dict[str, str]:
-    """Given a state file's content, return the levers that the engine leaves off, each with its line."""
-    return {} if state is None else dict(state.details.get("levers_off") or {})
+def levers_off_of(details: Mapping[str, Any] | None) -> dict[str, str]:
+    """Given a state file's `details`, return the levers that the engine leaves off, each with its line."""
+    return dict((details or {}).get("levers_off") or {})
 
 
 def refuse_levers_off(engine: RunningEngine) -> None:

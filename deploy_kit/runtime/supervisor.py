@@ -418,7 +418,8 @@ class Supervisor:
         status = self._status()
         self._board.publish(status)
         now = time.monotonic()
-        key = (status.phase, self._ready_at is not None, status.stalled, status.busy, status.cause)
+        off = len(self._levers_off.found)
+        key = (status.phase, self._ready_at is not None, status.stalled, status.busy, status.cause, off)
         changed = key != self._written
         if not (changed or force or now - self._written_at >= STATE_INTERVAL_SECONDS):
             return

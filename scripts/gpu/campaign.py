@@ -106,8 +106,9 @@ def main() -> int:
             process.kill()
         code = 143
     arguments.out.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(arguments.out / "campaign.tar.xz", "w:xz") as archive:
-        archive.add(folder, arcname="campaign")
+    if folder.exists():
+        with tarfile.open(arguments.out / "campaign.tar.xz", "w:xz") as archive:
+            archive.add(folder, arcname="campaign")
     return code
 
 

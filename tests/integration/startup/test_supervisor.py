@@ -26,6 +26,7 @@ from deploy_kit.plan.model import Plan
 from deploy_kit.plan.resolve import resolve
 from deploy_kit.runtime import supervisor as supervisor_module
 from deploy_kit.runtime.child import Engine, living_members
+from deploy_kit.runtime.levers_off import LeversOff
 from deploy_kit.runtime.readiness import healthy, look
 from deploy_kit.runtime.state import EngineState, read_state
 from deploy_kit.runtime.supervisor import Supervisor
@@ -148,6 +149,22 @@ def test_ready_only_after_a_real_completion(run: Callable[..., Running]) -> None
     assert running.wait_end() == 0
     assert running.state().cause == "stopped as asked"
     assert not (running.folder / "post-mortem.json").exists()
+
+
+def test_a_lever_that_the_engine_leaves_off_is_said_and_in_the_state(run: Callable[..., Running]) -> None:
+    running = run(
+        "ready", levers_off=LeversOff({"a-lever": ["a-lever is disabled here"], "other": ["nothing of it"]})
+    )
+    running.wait_ready()
+    assert running.state().details["levers_off"] == {}
+    # In two pieces, and after readiness: some all-reduces give up only when they are first needed.
+    running.supervisor._observe(b"[TP0] a-lever is dis")
+    running.supervisor._observe(b"abled here, falling back\n")
+    line = "[TP0] a-lever is disabled here, falling back"
+    running.wait(lambda: running.state().details["levers_off"] == {"a-lever": line})
+    assert f"lever a-lever is off: the engine says: {line}" in running.said
+    running.supervisor.request_stop(signal.SIGTERM)
+    running.wait_end()
 
 
 def test_health_that_is_green_too_early_is_not_ready(run: Callable[..., Running]) -> None:
