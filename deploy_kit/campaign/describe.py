@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy_kit.campaign.model import CampaignState, LeverResult
-from deploy_kit.campaign.outlook import Estimate
+from deploy_kit.campaign.outlook import Estimate, estimate
 
 
 def describe(state: CampaignState) -> str:
@@ -26,8 +26,19 @@ def describe(state: CampaignState) -> str:
     causes = [line for result in results for line in _cause(result)]
     if causes:
         lines += ["", "not measured", *causes]
-    lines += ["", state.conclusion if state.finished else "not finished: run the same command to go on"]
+    lines += [
+        "",
+        state.conclusion
+        if state.finished
+        else f"not finished: {_left(state)}; run the same command to go on",
+    ]
     return "\n".join(lines)
+
+
+def _left(state: CampaignState) -> str:
+    left = estimate(state)
+    about = "" if left.seconds is None else f", about {duration(left.seconds)}"
+    return f"at most {left.cells} cells left{about}"
 
 
 def _table(state: CampaignState) -> list[str]:

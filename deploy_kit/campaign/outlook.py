@@ -15,6 +15,7 @@ class Estimate:
     cells: int
     seconds: float | None
     why: str  # what the seconds rest on, or why they are not known
+    cell_seconds: float | None = None  # of one cell: a start and its measuring
 
 
 def estimate(state: CampaignState) -> Estimate:
@@ -43,6 +44,7 @@ def estimate(state: CampaignState) -> Estimate:
         cells * (start + run),
         f"{start:.0f} s a start ({'measured' if starts else 'given'}) and "
         f"{run:.0f} s of measuring ({'measured' if benches else 'given'}) for each of {cells} cells",
+        start + run,
     )
 
 

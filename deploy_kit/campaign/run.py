@@ -33,6 +33,7 @@ from deploy_kit.campaign.outlook import conclusion, estimate
 from deploy_kit.campaign.prepare import Prepared, open_state, refused, resolve_with
 from deploy_kit.campaign.probes import Prober
 from deploy_kit.campaign.store import StateFolder
+from deploy_kit.campaign.window import Window, WindowOverError
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.plan.model import Plan
@@ -63,15 +64,24 @@ def run_campaign(
     prober: Prober | None = None,
     bencher: Bencher | None = None,
     show: Show | None = None,
+    window_seconds: float | None = None,
 ) -> CampaignState:
-    """Run what is left of a campaign, and return its final state. `folder` must be locked by the caller.
+    """Run what is left of a campaign, and return its state. `folder` must be locked by the caller.
+
+    `window_seconds`: no cell is begun that would not be over within that; the state is not `finished` then.
 
     Every finished cell is on disk before the next begins: its receipt first, then the state; a receipt whose
     state was not written any more is found again. Raises `DeployKitError` when nothing more can be measured
     (the base does not run, the disk is full, the port is taken); the state then says how far it came.
     """
     return _Campaign(
-        prepared, folder, runner, prober, bencher or real_bencher(prepared.campaign), show or _silent
+        prepared,
+        folder,
+        runner,
+        prober,
+        bencher or real_bencher(prepared.campaign),
+        show or _silent,
+        Window(window_seconds),
     ).run()
 
 
@@ -90,7 +100,9 @@ class _Campaign:
         prober: Prober | None,
         bencher: Bencher,
         show: Show,
+        window: Window,
     ) -> None:
+        self._window = window
         self._prepared = prepared
         self._folder = folder
         self._runner = runner
@@ -108,10 +120,15 @@ class _Campaign:
             self.state = self.state.model_copy(update={"resumed": self.state.resumed + 1})
         self._adopt_receipts()
         self._save()
-        self._probe_all()
-        for result in self.state.levers:
-            self._run_step(result.name)
-        self._combine()
+        try:
+            self._probe_all()
+            for result in self.state.levers:
+                self._run_step(result.name)
+            self._combine()
+        except WindowOverError:
+            self._save(running=None)
+            self._folder.release()
+            return self.state
         return self._finish()
 
     # ---------------------------------------------------------------- the state
@@ -175,6 +192,7 @@ class _Campaign:
                 continue
             probe = ProbeResult(probe="plan", passed=True)
             if step.probe != "plan" and self._prober is not None:
+                self._window.refuse_unless_it_fits(None)
                 self._say(f"{step.name}: probe {step.probe}, {step.candidate}")
                 probe = self._prober(step, self._folder.receipts)
             elif step.probe != "plan":
@@ -201,10 +219,14 @@ class _Campaign:
         first = before.attempt + 1 if before is not None and before.key == key else 1
         last = first + (BASE_ATTEMPTS if side == "base" else 1) - 1
         for attempt in range(first, last + 1):
+            self._window.refuse_unless_it_fits(estimate(self.state).cell_seconds)
             self._folder.reserve()
             self._save(running=Running(key=key, began_at=datetime.now(UTC), attempt=attempt))
             try:
-                self._add(*self._measure(result.name, side, repeat, plan, key, attempt))
+                began = time.monotonic()
+                measured = self._measure(result.name, side, repeat, plan, key, attempt)
+                self._window.cell_took(time.monotonic() - began)
+                self._add(*measured)
                 return
             except EngineFailure as failure:
                 if side == "lever":

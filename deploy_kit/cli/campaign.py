@@ -33,6 +33,9 @@ def campaign(
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Say what would be done, and how long; start none."
     ),
+    window: str | None = typer.Option(
+        None, "--for", help="Begin no cell that would not be over within so long, for example 8h or 90m."
+    ),
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask, however long it takes."),
     configs: Path | None = typer.Option(None, "--configs", help="The folder that holds the configurations."),
     as_json: bool = typer.Option(False, "--json", help="Print the state as JSON."),
@@ -40,18 +43,20 @@ def campaign(
     """Hold each lever of FILE against the base plan, one at a time, in turns with a start of the engine for
     each, then all winners together. Run again after any interruption, it goes on where it was.
 
-    Exit code 0: finished (also when no lever helps); 20: finished, and a lever crashed or hung the engine,
-    or the engine left it off; 1: the base plan does not run; 13: the disk is full; 35: the port is taken;
-    2, 3, 4, 5: wrong input.
+    Exit code 0: finished (also when no lever helps), or the time of --for is over; 20: the same, and a lever
+    crashed or hung the engine, or the engine left it off; 1: the base plan does not run; 13: the disk is
+    full; 35: the port is taken; 2, 3, 4, 5: wrong input.
     """
     from deploy_kit.campaign.describe import describe, describe_plan
     from deploy_kit.campaign.outlook import estimate
     from deploy_kit.campaign.prepare import default_folder, open_state, prepare
     from deploy_kit.campaign.store import StateFolder, read_campaign
+    from deploy_kit.campaign.window import parse_window
     from deploy_kit.configs.catalog import Catalog
     from deploy_kit.exit_codes import ExitCode
     from deploy_kit.output import print_json
 
+    window_seconds = None if window is None else parse_window(window)
     the_campaign = read_campaign(file)
     catalog = Catalog.find(configs)
     runner, chosen_host = _runner(engines, the_campaign, catalog.folder, host)
@@ -68,9 +73,9 @@ def campaign(
     with folder.locked():
         current = open_state(prepared, folder, runner)
         left = estimate(current)
-        if not current.finished and not yes:
+        if not current.finished and not yes and window_seconds is None:
             _ask(current, left, as_json=as_json)
-        final = _run(prepared, folder, runner, probe=probe)
+        final = _run(prepared, folder, runner, probe=probe, window_seconds=window_seconds)
     if as_json:
         print_json({"state_file": str(folder.file), **final.model_dump(mode="json")})
     else:
@@ -132,7 +137,9 @@ def _ask(state: CampaignState, left: Estimate, *, as_json: bool) -> None:
         raise typer.Exit(int(ExitCode.INTERRUPTED))
 
 
-def _run(prepared: Any, folder: Any, runner: EngineRunner, *, probe: bool) -> CampaignState:
+def _run(
+    prepared: Any, folder: Any, runner: EngineRunner, *, probe: bool, window_seconds: int | None
+) -> CampaignState:
     import signal
 
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -177,6 +184,13 @@ def _run(prepared: Any, folder: Any, runner: EngineRunner, *, probe: bool) -> Ca
                     console.print(f"[{progress.done}/{progress.total}] {progress.what}", markup=False)
                     shown = progress.what
 
-            return run_campaign(prepared, folder, runner, prober=prober if probe else None, show=show)
+            return run_campaign(
+                prepared,
+                folder,
+                runner,
+                prober=prober if probe else None,
+                show=show,
+                window_seconds=window_seconds,
+            )
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -14,6 +14,7 @@ from deploy_kit.campaign.outlook import estimate
 from deploy_kit.campaign.prepare import Prepared, new_state, prepare
 from deploy_kit.campaign.run import run_campaign
 from deploy_kit.campaign.store import RESERVE_FILE, StateFolder
+from deploy_kit.campaign.window import Window, WindowOverError, parse_window
 from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.files import file_error
@@ -287,3 +288,54 @@ def test_the_time_is_estimated_from_its_own_cells_once_there_are_some(tmp_path: 
     assert "expected_start_seconds" in unknown.why
     over = estimate(run(given, tmp_path / "state"))
     assert over.cells == 0
+
+
+def test_a_window_ends_between_cells_and_the_next_goes_on(tmp_path: Path) -> None:
+    prepared = prepared_of(tmp_path, "faster", "same", repeats=2)
+    # The stand-in's cells say that a start takes 10 s, so none more fits into 9.
+    first = run(prepared, tmp_path / "state", window_seconds=9)
+    assert not first.finished
+    assert [cell.key for cell in first.cells] == ["faster/base/0"]  # nothing was known before it
+    assert first.running is None
+    assert not (tmp_path / "state" / RESERVE_FILE).exists()
+    assert "not finished: at most 11 cells left, about 110 s" in describe(first)
+    # A whole night is enough for the rest, and the cell measured before is not measured again.
+    runner = StandinRunner()
+    second = run(prepared, tmp_path / "state", runner, window_seconds=8 * 3600)
+    assert second.finished
+    assert second.resumed == 1
+    assert len(runner.started) == len(second.cells) - 1
+
+
+def test_a_window_that_is_over_starts_nothing(tmp_path: Path) -> None:
+    runner = StandinRunner()
+    prepared = prepared_of(tmp_path, "faster", expected_start_seconds=1200, expected_bench_seconds=60)
+    state = run(prepared, tmp_path / "state", runner, window_seconds=1200)
+    assert not state.cells
+    assert not runner.started
+
+
+def test_a_cell_that_took_longer_than_it_says_counts_as_it_took() -> None:
+    window = Window(5)
+    window.refuse_unless_it_fits(1)
+    window.cell_took(6)
+    with pytest.raises(WindowOverError):
+        window.refuse_unless_it_fits(1)
+    Window(None).refuse_unless_it_fits(1e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("8h", 28800), ("90m", 5400), ("1h30m", 5400), (" 9m 30s ", 570), ("540s", 540)]
+)
+def test_a_length_of_time_is_read(text: str, seconds: int) -> None:
+    assert parse_window(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0s", "8", "h", "-1h", "1.5h", "30m1h", "8 hours", "\u0668h", "9" * 30 + "s"]
+)
+def test_another_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(DeployKitError) as caught:
+        parse_window(text)
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert "8h" in str(caught.value.allowed)
