@@ -449,7 +449,7 @@ def run(host: Host) -> int:
     code, text = ask(up, asking)
     print(text, end="", flush=True)
     if code != 0 and not stopping and (stuck := stuck_port(text)):
-        print(f"Docker holds port {stuck}, and nobody listens there: restarting Docker once", flush=True)
+        print(f"Docker holds port {stuck} for no container: restarting Docker once", flush=True)
         output(["systemctl", "restart", "docker.service"], timeout=180)
         wait_for_docker(stopping)
         code, text = ask(up, asking)
@@ -482,22 +482,39 @@ def ask(command: Sequence[str], asking: list[subprocess.Popen[str]]) -> tuple[in
 
 
 def stuck_port(said: str) -> int | None:
-    """Given what a failed start said, return the port that Docker calls allocated although nobody has it.
+    """Given what a failed start said, return the port that Docker calls allocated although no container has it.
 
-    A dockerd that was killed while it started a container holds it so until it is started once more.
+    A dockerd that was killed while it started a container holds it so until it is started once more, at times
+    with a proxy of its own that listens for nobody.
     """
     found = re.search(r"Bind for (\S+):(\d+) failed: port is already allocated", said)
     if found is None:
         return None
     address, port = found[1].strip("[]"), int(found[2])
+    code, running = output(["docker", "ps", "--quiet", "--filter", f"publish={port}"], timeout=30)
+    if code != 0 or running.strip():
+        return None
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address, port))
         except OSError:
-            return None
+            return port if dockers_own_proxy(port) else None
     return port
+
+
+def dockers_own_proxy(port: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a docker-proxy has this port of the host."""
+    for file in proc.glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile
+        if words[0].endswith(b"docker-proxy") and b"-host-port" in words[:-1]:
+            if words[words.index(b"-host-port") + 1] == str(port).encode():
+                return True
+    return False
 
 
 def stop_container(name: str) -> bool:

@@ -227,12 +227,48 @@ SAID = (
 )
 
 
-def test_a_port_that_only_docker_holds_is_told_from_one_that_somebody_has() -> None:
+def stand_in_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int = 0) -> None:
+    """Put a STAND-IN for docker first on the path, which answers every command so."""
+    program = folder / "docker"
+    program.write_text(f"#!/bin/sh\necho '{says}'\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_a_port_that_only_docker_holds_is_told_from_one_that_somebody_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_docker(tmp_path, monkeypatch, "")
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
         port = held.getsockname()[1]
         assert host_agent.stuck_port(SAID.format("127.0.0.1", port)) is None
+        # Docker's own proxy, which it started for a container that does not run.
+        monkeypatch.setattr(host_agent, "dockers_own_proxy", lambda number: number == port)
+        assert host_agent.stuck_port(SAID.format("127.0.0.1", port)) == port
     assert host_agent.stuck_port(SAID.format("127.0.0.1", port)) == port
     assert host_agent.stuck_port(SAID.format("[::1]", port)) in (port, None)  # None: a machine without IPv6
     assert host_agent.stuck_port("Error response from daemon: no such image") is None
+
+
+@pytest.mark.parametrize(("says", "code"), [("1c9ccbaeffbe", 0), ("Cannot connect to the Docker daemon", 1)])
+def test_a_port_of_a_running_container_is_not_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int
+) -> None:
+    stand_in_docker(tmp_path, monkeypatch, says, code)
+    assert host_agent.stuck_port(SAID.format("127.0.0.1", 1)) is None
+
+
+def test_dockers_own_proxy_is_known_by_its_words(tmp_path: Path) -> None:
+    def process(number: int, *words: str) -> None:
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "cmdline").write_bytes("\0".join([*words, ""]).encode())
+
+    process(1, "/sbin/init")
+    process(2, "/usr/bin/python3", "docker-proxy", "-host-port", "30000")
+    process(3, "/usr/sbin/docker-proxy", "-proto", "tcp", "-host-port", "9400", "-container-port", "30000")
+    process(4)
+    (tmp_path / "5").mkdir()  # ended
+    assert not host_agent.dockers_own_proxy(30000, tmp_path)
+    assert host_agent.dockers_own_proxy(9400, tmp_path)
