@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -482,7 +483,7 @@ def ask(command: Sequence[str], asking: list[subprocess.Popen[str]]) -> tuple[in
 
 
 def stuck_port(said: str) -> int | None:
-    """Given what a failed start said, return the port that Docker calls allocated although no container has it.
+    """Given what a failed start said, return the port that Docker calls allocated for no container.
 
     A dockerd that was killed while it started a container holds it so until it is started once more, at times
     with a proxy of its own that listens for nobody.
@@ -511,9 +512,8 @@ def dockers_own_proxy(port: int, proc: Path = Path("/proc")) -> bool:
             words = file.read_bytes().split(b"\0")
         except OSError:
             continue  # it ended meanwhile
-        if words[0].endswith(b"docker-proxy") and b"-host-port" in words[:-1]:
-            if words[words.index(b"-host-port") + 1] == str(port).encode():
-                return True
+        if words[0].endswith(b"docker-proxy") and (b"-host-port", str(port).encode()) in pairwise(words):
+            return True
     return False
 
 

@@ -227,7 +227,7 @@ SAID = (
 )
 
 
-def stand_in_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int = 0) -> None:
+def docker_that_says(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int = 0) -> None:
     """Put a STAND-IN for docker first on the path, which answers every command so."""
     program = folder / "docker"
     program.write_text(f"#!/bin/sh\necho '{says}'\nexit {code}\n")
@@ -238,7 +238,7 @@ def stand_in_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str, co
 def test_a_port_that_only_docker_holds_is_told_from_one_that_somebody_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in_docker(tmp_path, monkeypatch, "")
+    docker_that_says(tmp_path, monkeypatch, "")
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
@@ -256,7 +256,7 @@ def test_a_port_that_only_docker_holds_is_told_from_one_that_somebody_has(
 def test_a_port_of_a_running_container_is_not_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int
 ) -> None:
-    stand_in_docker(tmp_path, monkeypatch, says, code)
+    docker_that_says(tmp_path, monkeypatch, says, code)
     assert host_agent.stuck_port(SAID.format("127.0.0.1", 1)) is None
 
 
