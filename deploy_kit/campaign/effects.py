@@ -117,13 +117,18 @@ def judge(effects: Sequence[Effect], schedule: Schedule) -> tuple[Verdict, str]:
     telling = max(_TELLING * least, _TELLING_AT_LEAST)
     if speed.interval[0] < 1 - telling or speed.interval[1] > 1 + telling:
         return "unknown", f"{text}: too wide to tell from {speed.pairs} pairs{_sure_of_the_cycle(effects)}"
+    cycle = _sure_of_the_cycle(effects, least)
+    if cycle:
+        return "unknown", f"{text}: with the prefills in it, that cannot tell{cycle}; measure longer answers"
     return "no measurable effect", text
 
 
-def _sure_of_the_cycle(effects: Sequence[Effect]) -> str:
-    """Return what is sure of the cycle where tokens/s, which hold the prefills too, are not."""
+def _sure_of_the_cycle(effects: Sequence[Effect], least_ratio: float = 0.0) -> str:
+    """Return what is sure of the cycle where tokens/s are not; nothing for a change of less than so much."""
     cycle = next((e for e in effects if e.metric == "cycle_seconds" and e.concurrency is None), None)
     if cycle is None or cycle.interval is None or cycle.interval[0] <= 1 <= cycle.interval[1]:
+        return ""
+    if abs(cycle.ratio - 1) < least_ratio:
         return ""
     low, high = ((edge - 1) * 100 for edge in cycle.interval)
     return f"; the cycle surely changed, by {(cycle.ratio - 1) * 100:+.1f} % ({low:+.1f} to {high:+.1f})"

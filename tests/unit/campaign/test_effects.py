@@ -110,6 +110,35 @@ def test_few_pairs_that_scatter_tell_nothing_but_what_is_sure_of_the_cycle() -> 
     assert reason.endswith("too wide to tell from 2 pairs")
 
 
+# Custom all-reduce on two H200: tokens/s and cycle of three pairs, over the base's.
+MEASURED = ((1.0377, 0.9246), (1.0238, 0.9104), (1.0559, 0.9039))
+
+
+@pytest.mark.parametrize(
+    ("cycles", "verdict", "says"),
+    [
+        (
+            [cycle for _, cycle in MEASURED],
+            "unknown",
+            "cannot tell; the cycle surely changed, by -8.7 % (-11.3 to -6.0)",
+        ),
+        ([1.0, 1.01, 0.99], "no measurable effect", "+3.9 % tokens/s (95 %: -0.0 to +8.0)"),
+        ([0.991, 0.990, 0.992], "no measurable effect", ""),  # sure, and less than what counts
+    ],
+)
+def test_no_measurable_effect_is_not_said_where_the_cycle_surely_changed(
+    cycles: list[float], verdict: str, says: str
+) -> None:
+    cells = [
+        cell(side, repeat, measure(100 * factor, cycle_seconds=cycle / 100))
+        for repeat, ((speed, _), changed) in enumerate(zip(MEASURED, cycles, strict=True))
+        for side, factor, cycle in ((BASE, 1.0, 1.0), (LEVER, speed, changed))
+    ]
+    found, reason = judge(effects_of(pairs_of(cells, "x"), SCHEDULE), SCHEDULE)
+    assert found == verdict
+    assert says in reason
+
+
 def test_with_no_least_effect_a_tight_interval_around_one_is_a_result() -> None:
     schedule = Schedule(min_effect_ratio=0.0)
     verdict, _ = judge(effects_of(pairs((100, 100.3), (100, 99.9), (100, 100.1)), schedule), schedule)
