@@ -345,8 +345,11 @@ class Host:
         return None
 
     def evidence(self, facts: Mapping[str, Any]) -> str:
-        """Return the engine's last lines, without secrets."""
+        """Return the engine's last lines, or its unit's when no container of it ever ran; without secrets."""
         lines = output(["docker", "logs", "--tail", "15", container(facts)], both=True)[1].strip()
+        if not lines:
+            journal = ["journalctl", "--unit", ENGINE_UNIT, "--lines", "15", "--output", "cat", "--no-pager"]
+            lines = output(journal, timeout=30)[1].strip()
         return redact(lines[-3000:], [key] if (key := self.key(facts)) else [])
 
 
@@ -654,6 +657,7 @@ def prove(host: Host, facts: Mapping[str, Any], seconds: float) -> str | None:
     """Wait for a real completion; return None when it came, else why it will not come."""
     deadline = time.monotonic() + seconds
     why = "it was not asked"
+    code = "0"
     before = int(unit(ENGINE_UNIT).get("NRestarts") or 0)
     while True:
         why_now = host.completion(facts)
@@ -661,7 +665,9 @@ def prove(host: Host, facts: Mapping[str, Any], seconds: float) -> str | None:
             return None
         why = why_now
         there = unit(ENGINE_UNIT)
-        code = there.get("ExecMainStatus", "?")
+        # While the next start runs, systemd says 0 of it: the code of the last one that ended counts.
+        if there.get("ExecMainStatus", "0") != "0":
+            code = there["ExecMainStatus"]
         if there.get("ActiveState") in ("failed", "inactive"):
             return f"the engine ended with exit code {code} ({there.get('Result')}); {why} (exit code {code})"
         if int(there.get("NRestarts") or 0) - before >= TRIAL_STARTS:

@@ -322,5 +322,12 @@ def test_an_interrupted_command_leaves_a_box_that_ends_its_change(fleet: Fleet, 
 
 
 def test_a_gateway_that_restarts_knows_its_workers(fleet: Fleet) -> None:
+    def knows_them() -> bool:
+        # It refuses connections for the seconds in which it starts.
+        listens = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/30080' 2>/dev/null && echo yes || echo no"
+        return fleet.on(GATEWAY, listens).strip() == "yes" and fleet.workers() == dict.fromkeys(
+            BOXES, "ready"
+        )
+
     fleet.on(GATEWAY, "systemctl restart deploy-kit-gateway.service")
-    wait_for(lambda: fleet.workers() == dict.fromkeys(BOXES, "ready"))
+    wait_for(knows_them)

@@ -170,6 +170,40 @@ def test_no_secret_in_the_evidence() -> None:
     assert host_agent.redact("key=abcdef and abcdef", ["abcdef"]) == "key=[removed] and [removed]"
 
 
+def test_without_a_container_the_units_journal_is_the_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"docker": " \n", "journalctl": "Bind for 10.0.0.1:30000 failed: port is already allocated\n"}
+    monkeypatch.setattr(host_agent, "output", lambda command, **_: (0, said[command[0]]))
+    facts = {"service": "kimi-baseline", "api_key_file": str(tmp_path / "none")}
+    assert Host(tmp_path).evidence(facts) == "Bind for 10.0.0.1:30000 failed: port is already allocated"
+    said["docker"] = "the engine's own words"
+    assert Host(tmp_path).evidence(facts) == "the engine's own words"
+
+
+@pytest.mark.parametrize(
+    ("units", "why"),
+    [
+        # systemd says 0 of the start that runs: the last one that ended counts.
+        (
+            [("activating", "1", 0), ("active", "0", 2), ("active", "0", 3)],
+            "ended 3 times, last with exit code 1",
+        ),
+        ([("active", "0", 0), ("failed", "44", 0)], "ended with exit code 44"),
+        ([("active", "0", 0), ("inactive", "0", 0)], "ended with exit code 0"),
+    ],
+)
+def test_why_a_start_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: list[tuple[str, str, int]], why: str
+) -> None:
+    looks = iter([units[0], *units])  # one look before the first question
+    names = ("ActiveState", "ExecMainStatus", "NRestarts")
+    monkeypatch.setattr(host_agent, "unit", lambda _: dict(zip(names, map(str, next(looks)), strict=True)))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(Host, "completion", lambda *_: "its container is not running")
+    assert why in str(host_agent.prove(Host(tmp_path), {}, 60))
+
+
 def test_the_unit_names_the_exit_codes_of_the_documentation() -> None:
     import yaml
 
