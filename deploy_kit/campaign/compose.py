@@ -20,6 +20,7 @@ from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 from deploy_kit.plan.model import Plan
 from deploy_kit.plan.resolve import DEFAULT_PORT
+from deploy_kit.startup.watcher import StartupWatcher
 
 STOP_SECONDS = 75
 # These say that the machine cannot deploy at all: no lever's doing.
@@ -48,16 +49,18 @@ class ComposeRunner:
         folder.mkdir(parents=True, exist_ok=True)
         say("deploy-kit up")
         began = time.monotonic()
+        log = folder / "engine.log"
         report = self._up(plan, folder, service)
         try:
             yield RunningEngine(
                 url=str(report["url"]),
                 start_seconds=time.monotonic() - began,
                 api_key=read_key(Path(str(report["api_key_file"]))) if report.get("api_key_file") else None,
-                failure=lambda: _ended(service),
+                failure=lambda: _ended(service, log),
                 levers_off=lambda: _levers_off(service),
             )
         finally:
+            _keep_log(service, log)
             stop_engines(say)
 
     def _up(self, plan: Plan, folder: Path, service: str) -> dict[str, Any]:
@@ -80,7 +83,7 @@ class ComposeRunner:
                 )
         except subprocess.TimeoutExpired:
             raise self._failure(
-                service, f"not up within {self.start_limit_seconds} s", ExitCode.NOT_READY, None
+                service, folder, f"not up within {self.start_limit_seconds} s", ExitCode.NOT_READY, None
             ) from None
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
@@ -96,12 +99,21 @@ class ComposeRunner:
                 remedy=answer.get("remedy"),
                 exit_code=ExitCode(done.returncode),
             )
-        raise self._failure(service, summary, done.returncode, answer.get("remedy"), answer.get("found"))
+        found, remedy = answer.get("found"), answer.get("remedy")
+        raise self._failure(service, folder, summary, done.returncode, remedy, found)
 
     def _failure(
-        self, service: str, summary: str, code: int, remedy: str | None, found: str | None = None
+        self,
+        service: str,
+        folder: Path,
+        summary: str,
+        code: int,
+        remedy: str | None,
+        found: str | None = None,
     ) -> EngineFailure:
-        known = _ended(service)
+        log = folder / "engine.log"
+        known = _ended(service, log)
+        _keep_log(service, log)
         if known is not None:
             return known
         return EngineFailure(summary, None, remedy, int(code), (found,) if found else ())
@@ -138,8 +150,21 @@ def _levers_off(service: str) -> dict[str, str]:
     return {}
 
 
-def _ended(service: str) -> EngineFailure | None:
-    """Return why the service's engine ended, as its own state says; None while it runs, or without a word."""
+def _keep_log(service: str, log: Path) -> None:
+    """Keep what the service's engine wrote so far, for people."""
+    for container in engines(read_status()):
+        if container.service == service:
+            with log.open("wb") as file:
+                subprocess.run(
+                    ["docker", "logs", container.container],
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                )
+
+
+def _ended(service: str, log: Path) -> EngineFailure | None:
+    """Return why the service's engine ended: by its own state, else by its log; None while it runs."""
     for container in engines(read_status()):
         if container.service != service:
             continue
@@ -151,5 +176,22 @@ def _ended(service: str) -> EngineFailure | None:
                 str(cause), details.get("cause_id"), details.get("remedy"), state.get("exit_code")
             )
         if container.state != "running":
-            return EngineFailure(f"its container ended ({container.status})", exit_code=container.exit_code)
+            _keep_log(service, log)
+            return _by_its_log(container, log)
     return None
+
+
+def _by_its_log(container: ServiceStatus, log: Path) -> EngineFailure:
+    """Return why a container ended, whose state went with it."""
+    watcher = StartupWatcher()
+    with log.open("rb") as file:
+        while chunk := file.read(1 << 16):
+            watcher.feed(chunk)
+    watcher.close()
+    if container.exit_code is not None:
+        watcher.note_exit(container.exit_code)
+    told = watcher.explain()
+    ended = f"its container ended ({container.status})"
+    return EngineFailure(
+        told.cause or ended, told.cause_id, told.remedy, container.exit_code, tuple(told.evidence[:3])
+    )

@@ -234,6 +234,38 @@ def test_a_dockerd_killed_in_the_middle_comes_back(fleet: Fleet, one: str) -> No
     assert fleet.workers() == dict.fromkeys(BOXES, "ready")
 
 
+# Kills dockerd so many seconds after it began to publish the port of an engine that starts.
+KILL_WHILE_IT_PUBLISHES = """
+has() { pgrep -f '[d]ocker-proxy.*host-port 30000' >/dev/null; }
+systemctl reset-failed deploy-kit-engine.service docker.service
+systemctl restart deploy-kit-engine.service &
+while has; do sleep 0.005; done
+until has; do sleep 0.005; done
+sleep SECONDS
+systemctl kill --signal=KILL docker.service
+wait
+"""
+
+
+def test_a_dockerd_killed_while_it_publishes_the_port_is_restarted_once(fleet: Fleet, one: str) -> None:
+    mended = 0
+    for seconds in ("0.03", "0.06", "0.1", "0.15", "0.2"):
+        began = fleet.on("box-2", "date +%s").strip()
+        fleet.on("box-2", KILL_WHILE_IT_PUBLISHES.replace("SECONDS", seconds))
+        wait_for(
+            lambda: fleet.served_by("box-2") is not None, why=f"killed {seconds} s after: it never serves"
+        )
+        said = fleet.on("box-2", f"journalctl -u deploy-kit-engine --since @{began} -o cat")
+        assert said.count("restarting Docker once") == said.count("port is already allocated"), said
+        mended += "restarting Docker once" in said
+    note(
+        f"dockerd killed while it publishes the port: {mended} of 5 times Docker held it, restarted once each"
+    )
+    assert mended > 0
+    assert serving_versions(fleet) == ["one"] * 3
+    wait_for(lambda: fleet.workers() == dict.fromkeys(BOXES, "ready"))
+
+
 @pytest.mark.parametrize("disk", ["/var/lib/docker", "/var/lib/deploy-kit"])
 def test_a_full_disk_is_refused_before_anything_stops(fleet: Fleet, one: str, two: str, disk: str) -> None:
     started = fleet.on(SMALL, "docker inspect -f '{{.State.StartedAt}}' deploy-kit-kimi-baseline-1")

@@ -144,7 +144,7 @@ def test_switched_off_roles_change_nothing(machine: Machine) -> None:
     roles = ("nvidia_driver", "pcie_host", "numa", "nccl_env", "container_engine", "model_store")
     before = machine.snapshot()
     done = play(machine.inventory(**{f"{role}_enabled": False for role in roles}), "provision.yml",
-                "-e", "provision_accepted_findings=['acs.redirect']")  # fmt: skip
+                "-e", '{"provision_accepted_findings": ["acs.redirect"]}')  # fmt: skip
     assert done.code == 0, done.output[-3000:]
     assert done.changed == 0
     assert machine.snapshot() == before
@@ -343,7 +343,7 @@ def test_somebody_elses_change_is_not_overwritten_by_the_way_back(machine: Machi
 
 
 UBUNTU = """\
-# STAND-IN: a Debian 13 that calls itself Ubuntu 24.04, for the roles' own differences.
+# STAND-IN for Ubuntu 24.04 (Ansible tells by any mention of another name), for the roles' own differences.
 PRETTY_NAME="Ubuntu 24.04.3 LTS"
 NAME="Ubuntu"
 VERSION_ID="24.04"
