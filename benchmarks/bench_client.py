@@ -2,11 +2,11 @@
 
     python benchmarks/bench_client.py --tokenizer FOLDER [--sglang-python PYTHON] [--guidellm PROGRAM]
 
-Each round runs every client once, in turn, against one stand-in server at 128 streams, as fast as the
-stand-in writes (2 ms between a stream's tokens: more than any client reads on two cores, so the client is
-what is measured). Prints each client's tokens/s and its ratio to ours in the same round. A peer that is not
-there is said to be absent, never guessed. `httpx` is what this project's client would be without its own
-reader.
+Each round runs every client once, in turn, against one stand-in server: 128 streams with four requests each,
+one after the other, as fast as the stand-in writes (2 ms between a stream's tokens: more than any client
+reads on two cores, so the client is what is measured). Prints
+each client's tokens/s and its ratio to ours in the same round. A peer that is not there is said to be absent,
+never guessed. `httpx` is what this project's client would be without its own reader.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from deploy_kit.bench.answers import Ask, body_of, path_of, read_answer
 from deploy_kit.bench.selftest import self_test, standin
 from deploy_kit.bench.stream import Client, parse_endpoint
 
-STREAMS, TOKENS, GAP_MS = 128, 100, 2.0
+STREAMS, REQUESTS, TOKENS, GAP_MS = 128, 4, 200, 2.0
+TOTAL = STREAMS * REQUESTS * TOKENS
 BODY = body_of("openai", "stand-in", Ask(("Say word.",), TOKENS))
 
 
@@ -39,13 +40,17 @@ def ours(url: str) -> float:
 
     async def run() -> float:
         client = Client(parse_endpoint(url), timeout_seconds=120)
+
+        async def stream() -> None:
+            for _ in range(REQUESTS):
+                answer = read_answer("openai", await client.post(path_of("openai"), BODY), Ask(("",), TOKENS))
+                assert answer.error is None, answer.error
+
         began = time.perf_counter()
-        replies = await asyncio.gather(*(client.post(path_of("openai"), BODY) for _ in range(STREAMS)))
-        answers = [read_answer("openai", reply, Ask(("",), TOKENS)) for reply in replies]
+        await asyncio.gather(*(stream() for _ in range(STREAMS)))
         elapsed = time.perf_counter() - began
         client.close()
-        assert all(answer.error is None for answer in answers), answers[0].error
-        return STREAMS * TOKENS / elapsed
+        return TOTAL / elapsed
 
     return asyncio.run(run())
 
@@ -65,10 +70,14 @@ def with_httpx(url: str) -> float:
     async def run() -> float:
         limits = httpx.Limits(max_connections=STREAMS)
         async with httpx.AsyncClient(timeout=120, limits=limits) as client:
+
+            async def stream() -> None:
+                for _ in range(REQUESTS):
+                    assert await one(client) == TOKENS
+
             began = time.perf_counter()
-            counts = await asyncio.gather(*(one(client) for _ in range(STREAMS)))
-            assert set(counts) == {TOKENS}
-            return STREAMS * TOKENS / (time.perf_counter() - began)
+            await asyncio.gather(*(stream() for _ in range(STREAMS)))
+            return TOTAL / (time.perf_counter() - began)
 
     return asyncio.run(run())
 
@@ -87,7 +96,8 @@ def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
                 "--backend", "sglang-oai-chat", "--host", "127.0.0.1", "--port", url.rpartition(":")[2],
                 "--dataset-name", "random-ids", "--random-input-len", "16",
                 "--random-output-len", str(TOKENS), "--random-range-ratio", "1.0",
-                "--num-prompts", str(STREAMS), "--max-concurrency", str(STREAMS), "--warmup-requests", "1",
+                "--num-prompts", str(STREAMS * REQUESTS), "--max-concurrency", str(STREAMS),
+                "--warmup-requests", "1",
                 "--tokenizer", tokenizer, "--model", tokenizer, "--served-model-name", "stand-in",
             ]  # fmt: skip
             environment = {**os.environ, "PYTHONPATH": folder, "HF_HUB_OFFLINE": "1"}
@@ -97,7 +107,7 @@ def sglang_client(python: str, tokenizer: str) -> Callable[[str], float]:
         duration = re.search(r"Benchmark duration \(s\):\s+([\d.]+)", done.stdout)
         if not duration:
             raise SystemExit(f"sglang.bench_serving failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
-        return STREAMS * TOKENS / float(duration[1])
+        return TOTAL / float(duration[1])
 
     return run
 
@@ -115,7 +125,7 @@ def guidellm_client(program: str, tokenizer: str) -> Callable[[str], float]:
             command = [
                 program, "run", "--disable-console", "--backend", backend,
                 "--profile", f"kind=concurrent,streams={STREAMS}",
-                "--constraint", f"kind=max_requests,count={STREAMS}",
+                "--constraint", f"kind=max_requests,count={STREAMS * REQUESTS}",
                 "--tokenizer", f"kind=hf_auto,model={tokenizer}",
                 "--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={TOKENS}",
                 "--output", f"kind=json,path={output}",
@@ -128,8 +138,10 @@ def guidellm_client(program: str, tokenizer: str) -> Callable[[str], float]:
                 raise SystemExit(f"guidellm failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
             (result,) = json.loads(output.read_text())["benchmarks"]
         answers = result["requests"]["successful"]
-        assert [answer["output_tokens"] for answer in answers] == [TOKENS] * STREAMS, len(answers)
-        return STREAMS * TOKENS / float(result["duration"])
+        assert [answer["output_tokens"] for answer in answers] == [TOKENS] * (STREAMS * REQUESTS), len(
+            answers
+        )
+        return TOTAL / float(result["duration"])
 
     return run
 
@@ -159,7 +171,10 @@ def main() -> None:
                 speeds[name].append(client(url))
             shown = ", ".join(f"{name} {values[-1]:.0f}" for name, values in speeds.items())
             print(f"round {number + 1}: {shown} tok/s (load {os.getloadavg()[0]:.1f})", flush=True)
-    print(f"{STREAMS} streams x {TOKENS} tokens, median of {options.rounds} rounds in turns")
+    print(
+        f"{STREAMS} streams x {REQUESTS} requests of {TOKENS} tokens, "
+        f"median of {options.rounds} rounds in turns"
+    )
     for name, values in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(speeds["ours"], values, strict=True)]
         print(

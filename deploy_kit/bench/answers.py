@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from pydantic_core import from_json
+
 from deploy_kit.bench.stream import Reply
 
 Interface = Literal["openai", "sglang"]
@@ -103,12 +105,13 @@ def read_answer(interface: Interface, reply: Reply, ask: Ask) -> Answer:
     if reply.status is not None and reply.status != 200:
         error = f"HTTP {reply.status}: {_words(reply.body)}"
     else:
+        read = _read_sglang if interface == "sglang" else _read_openai
         for at, payload in _server_sent(reply.pieces):
             if payload == b"[DONE]":
                 state["done"] = True
                 continue
             try:
-                value = json.loads(payload)
+                value = _read_json(payload)
             except ValueError:
                 error = error or "an event is not valid JSON"
                 continue
@@ -118,7 +121,6 @@ def read_answer(interface: Interface, reply: Reply, ask: Ask) -> Answer:
             if value.get("error"):
                 error = error or f"the server reported: {_words(json.dumps(value['error']).encode())}"
                 continue
-            read = _read_sglang if interface == "sglang" else _read_openai
             tokens, piece = read(value, state)
             if piece is not None:
                 text.append(piece)
@@ -149,10 +151,11 @@ def _read_openai(value: dict[str, Any], state: dict[str, Any]) -> tuple[int | No
     piece: str | None = None
     if choices and isinstance(choices[0], dict):
         delta = choices[0].get("delta") or {}
-        parts = [delta.get("reasoning_content"), delta.get("content"), choices[0].get("text")]
-        found = [part for part in parts if isinstance(part, str) and part]
-        piece = "".join(found) or None
-        state["finish_reason"] = choices[0].get("finish_reason") or state.get("finish_reason")
+        for part in (delta.get("reasoning_content"), delta.get("content"), choices[0].get("text")):
+            if part and isinstance(part, str):
+                piece = part if piece is None else piece + part
+        if reason := choices[0].get("finish_reason"):
+            state["finish_reason"] = reason
         if delta.get("tool_calls"):
             piece = piece or ""
     if isinstance(usage, dict):
@@ -186,6 +189,13 @@ def _server_sent(pieces: Sequence[tuple[float, bytes]]) -> Iterator[tuple[float,
     # Lines may be split over pieces; an event belongs to the piece that completed it.
     rest = b""
     for at, piece in pieces:
+        if (
+            not rest
+            and piece.startswith(b"data:")
+            and piece.find(b"\n") == len(piece) - 2 == piece.find(b"\n\n")
+        ):
+            yield at, piece[5:].strip()  # one whole event, as nearly all are
+            continue
         rest += piece
         if b"\n" not in piece:
             continue
@@ -195,6 +205,15 @@ def _server_sent(pieces: Sequence[tuple[float, bytes]]) -> Iterator[tuple[float,
                 yield at, line[5:].strip()
     if rest.startswith(b"data:") and pieces:
         yield pieces[-1][0], rest[5:].strip()
+
+
+def _read_json(payload: bytes) -> Any:
+    try:
+        return from_json(payload)  # several times as fast
+    except ValueError:
+        return json.loads(
+            payload
+        )  # half a surrogate pair, which an engine that cuts a character sends, is no error
 
 
 def _count(value: object) -> int | None:

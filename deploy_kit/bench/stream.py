@@ -22,6 +22,7 @@ from deploy_kit.errors import DeployKitError
 from deploy_kit.exit_codes import ExitCode
 
 LIMIT_BYTES = 512 * 1024 * 1024  # of one answer
+_HEX = b"0123456789abcdefABCDEF"
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,13 @@ class ChunkedBody:
         if self._rest:
             data = self._rest + data
             self._rest = b""
+        elif not (self._missing or self._trailer or self.ended):
+            # What an engine sends for a step: one whole chunk. Said first, because there are so many.
+            head = data[: data.find(b"\r\n", 0, 10)]
+            if head and not head.strip(_HEX) and data.endswith(b"\r\n"):
+                length = int(head, 16)
+                if length and len(data) == len(head) + length + 4:
+                    return data[len(head) + 2 : -2]
         place, size = 0, len(data)
         found: list[bytes] = []
         while place < size and not self.ended:
@@ -123,7 +131,7 @@ class ChunkedBody:
                 self.ended = not line
                 continue
             digits = line.partition(b";")[0].strip()
-            if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
+            if not digits or len(digits) > 8 or digits.strip(_HEX):
                 raise ValueError("a chunk's size is no number")
             length = int(digits, 16)
             if length == 0:

@@ -54,6 +54,26 @@ def test_openai_with_counts_in_each_event() -> None:
     assert (answer.text, answer.prompt_tokens, answer.finish_reason) == ("ab cd e f", 9, "length")
 
 
+def test_half_a_surrogate_pair_is_no_error() -> None:
+    # An engine that cuts a character between two events; not every JSON reader takes it.
+    whole = read_answer(
+        "openai", reply((0.5, chat("\ud83d", 1)), (0.6, chat("\ude00", 6)), (0.6, event(b"[DONE]"))), ASK
+    )
+    assert whole.error is None
+    assert whole.text == "\ud83d\ude00"
+    assert (
+        read_answer("openai", reply((0.5, b'data: {"a": tru}\n\n')), ASK).error
+        == "an event is not valid JSON"
+    )
+
+
+@pytest.mark.parametrize("ending", ["\n\n", "\r\n\r\n", "\n"])
+def test_any_ending_of_an_event_is_read(ending: str) -> None:
+    parts = [chat("a", 1), chat("b", 6)]
+    pieces = [(0.5, part.replace(b"\n\n", ending.encode())) for part in parts]
+    assert [tokens for _, tokens in read_answer("openai", reply(*pieces), ASK).events] == [1, 6]
+
+
 def test_openai_with_the_count_only_at_the_end() -> None:
     usage = event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 6}})
     answer = read_answer("openai", reply((0.1, chat("a")), (0.2, chat("b c")), (0.3, usage)), ASK)
