@@ -45,6 +45,7 @@ RELEASE_LABEL = "io.deploy-kit.release"
 RESERVE_BYTES = 256 * 1024
 STOP_SECONDS = 75
 STOP_LOOK_SECONDS = 5.0  # how often it is asked whether dockerd lives, while it stops a container
+PORT_LOOKS_SECONDS = (0.0, 5.0)  # after a start: a dockerd that has just come back still tidies up
 ENGINE_PORT = 30000  # inside the container, docker/compose.yaml
 # A start that ends this often within a trial is not going to succeed.
 TRIAL_STARTS = 3
@@ -462,6 +463,17 @@ def run(host: Host) -> int:
         return 0
     if code != 0:
         return code
+    for seconds in PORT_LOOKS_SECONDS:
+        time.sleep(seconds)
+        if stopping:
+            return 0
+        if missing := unpublished(container(facts)):
+            print(
+                f"Docker runs the engine without its port {missing}: it is removed and started anew",
+                flush=True,
+            )
+            output(["docker", "rm", "--force", container(facts)], timeout=180)
+            return 1
     _, text = ask(["docker", "wait", container(facts)], asking)
     if stopping:
         return 0
@@ -518,6 +530,24 @@ def dockers_own_proxy(port: int, proc: Path = Path("/proc")) -> bool:
         if words[0].endswith(b"docker-proxy") and (b"-host-port", str(port).encode()) in pairwise(words):
             return True
     return False
+
+
+def unpublished(name: str) -> str:
+    """Return the ports that a running container was to publish and does not; "" when none is missing.
+
+    A dockerd that was killed while it started a container can leave one that runs, healthy, and that nobody
+    reaches."""
+    template = "{{.State.Running}} {{json .HostConfig.PortBindings}} {{json .NetworkSettings.Ports}}"
+    code, said = output(["docker", "inspect", "--format", template, name], timeout=30)
+    running, _, ports = said.partition(" ")
+    if code != 0 or running != "true":
+        return ""
+    try:
+        wanted, end = json.JSONDecoder().raw_decode(ports)
+        published = json.loads(ports[end:])
+        return ", ".join(port for port, there in wanted.items() if there and not published.get(port))
+    except (ValueError, AttributeError):
+        return ""  # an answer of another Docker: no reason to stop anything
 
 
 def stop_container(name: str) -> bool:

@@ -306,3 +306,26 @@ def test_dockers_own_proxy_is_known_by_its_words(tmp_path: Path) -> None:
     (tmp_path / "5").mkdir()  # ended
     assert not host_agent.dockers_own_proxy(30000, tmp_path)
     assert host_agent.dockers_own_proxy(9400, tmp_path)
+
+
+BOUND = '{"30000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "30000"}], "9400/tcp": []}'
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "missing"),
+    [
+        (f'true {BOUND} {{"30000/tcp": [{{"HostPort": "30000"}}]}}', 0, ""),
+        (f"true {BOUND} {{}}", 0, "30000/tcp"),
+        (f'true {BOUND} {{"30000/tcp": null}}', 0, "30000/tcp"),
+        (f"false {BOUND} {{}}", 0, ""),  # ended: that is seen otherwise
+        ("true {} {}", 0, ""),
+        ("true null null", 0, ""),
+        ("true {} ", 0, ""),
+        ("Error: No such object", 1, ""),
+    ],
+)
+def test_a_container_without_its_ports_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int, missing: str
+) -> None:
+    docker_that_says(tmp_path, monkeypatch, says, code)
+    assert host_agent.unpublished("engine") == missing
