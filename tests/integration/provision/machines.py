@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ubuntu_root
 import yaml
 
 from deploy_kit.deploy.images import apt_configuration, debian_sources
@@ -197,13 +198,19 @@ class Machine:
 
 
 def image_of(release: str) -> str:
-    """Return the image of a Debian release with systemd, made from packages where it is not there yet."""
+    """Return the image of a release with systemd, made from packages where it is not there yet."""
     recipe = hashlib.sha256(repr((PACKAGES, MASKED)).encode()).hexdigest()[:8]
     tag = f"deploy-kit-provision-host:{release}-{recipe}"
     if subprocess.run(["docker", "image", "inspect", tag], capture_output=True, check=False).returncode == 0:
         return tag
     if shutil.which("mmdebstrap") is None or os.geteuid() != 0:
         pytest.skip("no mmdebstrap, or not root: the target's root file system is made from packages")
+    masks = " ".join(f"$1/etc/systemd/system/{unit}" for unit in MASKED)
+    hook = f"--customize-hook=for unit in {masks}; do ln -s /dev/null $unit; done"
+    if release == ubuntu_root.RELEASE:
+        if ubuntu_root.make_root(tag, PACKAGES.split(","), hook) is None:
+            pytest.skip("no archive of Ubuntu answers beside Debian's, or no package of its key")
+        return tag
     # A machine that knows only the other release's archive has this one in the same place.
     sources = debian_sources(release) or debian_sources("bookworm").replace(" bookworm", f" {release}")
     if not sources:
@@ -211,7 +218,6 @@ def image_of(release: str) -> str:
     settings = apt_configuration(
         subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     )
-    masks = " ".join(f"$1/etc/systemd/system/{unit}" for unit in MASKED)
     with tempfile.TemporaryDirectory(prefix="deploy-kit-provision-") as folder:
         archive = Path(folder) / "root.tar"
         made = subprocess.run(
@@ -221,7 +227,7 @@ def image_of(release: str) -> str:
                 "--variant=minbase",
                 f"--include={PACKAGES}",
                 *(f"--aptopt={line.removesuffix(';')}" for line in settings.splitlines()),
-                f"--customize-hook=for unit in {masks}; do ln -s /dev/null $unit; done",
+                hook,
                 release,
                 str(archive),
                 "-",
