@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+import ubuntu_root
 import yaml
 
 from deploy_kit.deploy.images import apt_configuration, debian_sources
@@ -90,6 +92,16 @@ def has_image(name: str) -> bool:
 # --------------------------------------------------------------------------------------------------- images
 
 
+def ubuntu_image() -> str:
+    """Return the same for Ubuntu 24.04, with the packages that the role container_engine installs there."""
+    packages = [one for one in PACKAGES if not one.startswith("docker")]
+    packages += ["apt", "docker.io", "docker-compose-v2"]
+    tag = f"{NAME}-root:noble-{hashlib.sha256(repr(packages).encode()).hexdigest()[:12]}"
+    if not has_image(tag) and ubuntu_root.make_root(tag, packages) is None:
+        pytest.skip("no archive of Ubuntu answers beside Debian's, or no package of its key")
+    return tag
+
+
 def root_image() -> str:
     """Return the image of a Debian root file system with systemd and Docker, made when it is not there."""
     tag = f"{NAME}-root:{hashlib.sha256(repr((PACKAGES, _PINS)).encode()).hexdigest()[:12]}"
@@ -119,13 +131,14 @@ def root_image() -> str:
     return tag
 
 
-def build(target: str, settings: Mapping[str, Any]) -> str:
-    """Build one target of host.Dockerfile; return its tag, which is a hash of what went in."""
+def build(target: str, settings: Mapping[str, Any], *, root: str = "") -> str:
+    """Build one target of host.Dockerfile on a root file system (Debian's unless told); return its tag, which
+    is a hash of what went in."""
     scripts = ("engine.py", "grafana.py")
     recipe = "".join(
         path.read_text() for path in (HERE / "host.Dockerfile", *(HERE / "stand_in" / one for one in scripts))
     )
-    base = root_image()
+    base = root or root_image()
     text = json.dumps([recipe, base, target, dict(settings)], sort_keys=True)
     tag = f"{NAME}-{target}:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     if has_image(tag):
@@ -184,6 +197,9 @@ class Fleet:
         """Start all machines and wait until each has systemd, SSH and Docker."""
         self.stop()
         image = build("host", {})
+        images = dict.fromkeys((GATEWAY, *BOXES), image)
+        if on_ubuntu := os.environ.get("FLEET_UBUNTU"):
+            images[on_ubuntu] = build("host", {}, root=ubuntu_image())
         run("docker", "network", "create", NAME)
         self.folder.mkdir(parents=True, exist_ok=True)
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "id"))
@@ -196,7 +212,7 @@ class Fleet:
                 volume = [f"--tmpfs={path}:size={size},exec,dev,suid" for path, size in SMALL_DISKS.items()]
             run(
                 "docker", "run", "--detach", "--name", f"{NAME}-{name}", "--hostname", name,
-                "--network", NAME, *systemd, *volume, *extra, image,
+                "--network", NAME, *systemd, *volume, *extra, images[name],
             )  # fmt: skip
         known = []
         for name in (GATEWAY, *BOXES):

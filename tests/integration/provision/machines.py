@@ -27,7 +27,7 @@ from deploy_kit.deploy.images import apt_configuration, debian_sources
 
 ROOT = Path(__file__).parents[3]
 CAPTURE = Path(__file__).parent / "captured-gpu-host"
-PACKAGES = "systemd,systemd-sysv,python3,python3-apt,pciutils,kmod,procps"
+PACKAGES = "apt,systemd,systemd-sysv,python3,python3-apt,pciutils,kmod,procps"
 # What a container may not do at its own boot: its sysctls and /sys are the real machine's.
 MASKED = ("systemd-sysctl.service", "systemd-tmpfiles-setup-dev.service", "systemd-modules-load.service")
 GRUB = """\
@@ -242,13 +242,16 @@ def image_of(release: str) -> str:
     return tag
 
 
-def start_machine(folder: Path, release: str = "bookworm") -> Machine:
-    """Start a container, wait for systemd, put the stand-ins and the files that were there before."""
+def start_machine(folder: Path, release: str = "bookworm", *, online: bool = False) -> Machine:
+    """Start a container, wait for systemd, put the stand-ins and the files that were there before.
+
+    `online`: with a network, room for a Docker of its own, and no stand-in for it."""
     image = image_of(release)
     name = f"deploy-kit-provision-{os.getpid()}-{time.monotonic_ns() % 10**6}"
     docker(
-        "run", "--detach", "--name", name, "--hostname", "box1", "--network", "none", "--privileged",
-        "--cgroupns=private", "--tmpfs", "/run", "--tmpfs", "/run/lock", image, "/sbin/init",
+        "run", "--detach", "--name", name, "--hostname", "box1", "--privileged", "--cgroupns=private",
+        *(("--volume", "/var/lib/docker") if online else ("--network", "none")),
+        "--tmpfs", "/run", "--tmpfs", "/run/lock", image, "/sbin/init",
     )  # fmt: skip
     machine = Machine(name, folder)
     deadline = time.monotonic() + 90
@@ -269,6 +272,8 @@ def start_machine(folder: Path, release: str = "bookworm") -> Machine:
     machine.write("/etc/default/grub.d/50-cloud.cfg", CLOUD)
     machine.write("/usr/sbin/update-grub", UPDATE_GRUB, "0755")
     machine.write("/usr/sbin/update-initramfs", UPDATE_INITRAMFS, "0755")
+    if online:
+        return machine
     machine.write("/usr/local/bin/docker", DOCKER, "0755")
     machine.write("/etc/systemd/system/docker.service", DOCKER_SERVICE)
     machine.write("/etc/docker/daemon.json", DAEMON_JSON, "0600")

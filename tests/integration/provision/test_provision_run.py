@@ -359,6 +359,34 @@ def test_other_releases_are_provisioned_and_put_back(tmp_path: Path, release: st
         subprocess.run(["docker", "rm", "--force", machine.name], capture_output=True, check=False)
 
 
+@slow
+def test_docker_is_installed_from_ubuntus_own_archive(tmp_path: Path) -> None:
+    require_docker()
+    machine = start_machine(tmp_path, "noble", online=True)
+    others = ("nvidia_driver", "pcie_host", "numa", "nccl_env", "model_store")
+    inventory = machine.inventory(
+        **{f"{role}_enabled": False for role in others}, provision_accepted_findings=["acs.redirect"]
+    )
+    try:
+        done = play(inventory, "provision.yml")
+        assert done.code == 0, done.output[-3000:]
+        for words in (
+            ("docker", "version"),
+            ("docker", "compose", "version"),
+            ("docker", "buildx", "version"),
+        ):
+            print(machine.run(*words).splitlines()[0])
+        assert machine.run("docker", "info", "--format", "{{.LiveRestoreEnabled}}").strip() == "true"
+        assert play(inventory, "provision.yml").changed == 0
+        back = play(inventory, "revert.yml")
+        assert back.code == 0, back.output[-3000:]
+        assert machine.run("docker", "info", "--format", "{{.LiveRestoreEnabled}}").strip() == "false"
+    finally:
+        subprocess.run(
+            ["docker", "rm", "--force", "--volumes", machine.name], capture_output=True, check=False
+        )
+
+
 def test_the_playbooks_parse() -> None:
     for playbook in ("provision.yml", "revert.yml"):
         done = subprocess.run(
