@@ -204,10 +204,11 @@ class Fleet:
         self.folder.mkdir(parents=True, exist_ok=True)
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "id"))
         for name in (GATEWAY, *BOXES):
-            # What systemd in a container wants; Docker's folder is a volume, because overlayfs wants one.
+            # What systemd in a container wants; Docker's folders are volumes, because overlayfs wants one
+            # (Ubuntu's Docker 29 in containerd's folder).
             systemd = ["--privileged", "--cgroupns=private", "--tmpfs", "/run", "--tmpfs", "/run/lock"]
             extra = ["--publish", "127.0.0.1::5000"] if name == GATEWAY else []
-            volume = ["--volume", f"{NAME}-{name}-docker:/var/lib/docker"]
+            volume = [f"--volume={NAME}-{name}-{one}:/var/lib/{one}" for one in ("docker", "containerd")]
             if name == SMALL:  # disks that a test can fill; in memory, so not for a reboot
                 volume = [f"--tmpfs={path}:size={size},exec,dev,suid" for path, size in SMALL_DISKS.items()]
             run(
