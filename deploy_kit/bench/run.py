@@ -103,6 +103,7 @@ async def bench(
     client = Client(endpoint, headers=headers, timeout_seconds=settings.timeout_seconds)
     async with httpx.AsyncClient(headers=headers, timeout=10.0) as reader:
         facts = await read_server_facts(reader, endpoint, model)
+        refuse_another_profile(about, facts)
         facts = replace(facts, plugin=await read_plugin(reader, metrics))
         sender = Sender(
             client=client,
@@ -282,6 +283,19 @@ async def settled(reader: httpx.AsyncClient, url: str) -> tuple[Counters | None,
     return last, reason
 
 
+def refuse_another_profile(about: About, facts: ServerFacts) -> None:
+    """Raise `DeployKitError` when what is to be called the baseline is an engine that speculates: its receipt
+    would decide against itself."""
+    if about.profile == "baseline" and facts.speculative:
+        raise DeployKitError(
+            "the engine speculates, and what is measured is called the baseline",
+            key="--profile, or the plan's",
+            found=f"baseline; the engine says speculative_algorithm {facts.speculative.get('algorithm')}",
+            remedy="name the profile that is served (deploy-kit status), or bring the baseline up first",
+            exit_code=ExitCode.USAGE,
+        )
+
+
 async def read_server_facts(reader: httpx.AsyncClient, endpoint: Endpoint, model: str | None) -> ServerFacts:
     """Return what the server says of itself; the model is asked for unless given."""
     name = model
@@ -295,10 +309,18 @@ async def read_server_facts(reader: httpx.AsyncClient, endpoint: Endpoint, model
                 f"the server cannot be reached: {type(error).__name__}",
                 key="URL",
                 found=endpoint.base,
-                remedy="is it started, and ready? deploy-kit health tells",
+                remedy="is it started, and ready? deploy-kit status tells",
                 exit_code=ExitCode.NOT_READY,
             ) from error
         except (ValueError, KeyError, IndexError, TypeError) as error:
+            if page.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                raise DeployKitError(
+                    "the server refuses the key, or wants one",
+                    key="--api-key-file",
+                    found=f"HTTP {page.status_code} from /v1/models",
+                    remedy="name the key's file: `up` keeps it in var/secrets/api_key",
+                    exit_code=ExitCode.FAILURE,
+                ) from error
             raise DeployKitError(
                 "the server does not say which model it serves",
                 key="--model",

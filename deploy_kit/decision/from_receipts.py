@@ -64,10 +64,17 @@ def choose_profile(
     ]
     if not any(receipt.kind == "bench" for receipt in kept):
         kinds = sorted({receipt.kind for receipt in kept})
+        there = sum(1 for receipt in found if receipt.kind == "bench")
         raise DeployKitError(
             "no bench receipt to decide from",
             file=", ".join(str(path) for path in paths),
-            found=f"{len(kept)} receipts" + (f" ({', '.join(kinds)})" if kinds else ""),
+            found=f"{len(kept)} receipts"
+            + (f" ({', '.join(kinds)})" if kinds else "")
+            + (
+                f", of {there} there: the others are of another host, model, stack or profile"
+                if there
+                else ""
+            ),
             remedy="measure first: deploy-kit bench URL --profile baseline, then each other profile",
             exit_code=ExitCode.INPUT,
         )
